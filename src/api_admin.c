@@ -1,0 +1,608 @@
+/*
+ * api_admin.c - subscribe(), alter_subscription(), unsubscribe(), pause(),
+ * resume(), matching_subscriptions().
+ *
+ * Entry points: the arguments are checked as the caller, then a few statements
+ * run as the extension's owner.  Locks are taken in one order, the
+ * subscription's row, its lanes by number, the rest; the subscription's row is
+ * locked FOR NO KEY UPDATE, so that a worker in the middle of a batch can still
+ * write rows that refer to it.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "definition.h"
+#include "extension.h"
+#include "operator.h"
+#include "pattern.h"
+#include "session.h"
+#include "settings.h"
+#include "store.h"
+#include "subscription.h"
+#include "wakeup.h"
+
+/*
+ * A new routing generation begins this far above the highest position of the
+ * old one: the router may still append to the old lanes until it sees the change.
+ */
+#define GENERATION_GAP 1000000
+
+#define DEFINITION_COLUMNS \
+	"event_types, handler, ordering, lanes, max_attempts, backoff_base, backoff_factor, backoff_max," \
+	" lease_duration, handler_timeout, batch_size, start_at, on_review, permanent_errors, transient_errors, run_as"
+#define DEFINITION_TYPES \
+	TEXTARRAYOID, TEXTOID, TEXTOID, INT4OID, INT4OID, INTERVALOID, FLOAT8OID, INTERVALOID, \
+	INTERVALOID, INTERVALOID, INT4OID, TIMESTAMPTZOID, TEXTOID, TEXTARRAYOID, TEXTARRAYOID, TEXTOID
+
+/* a row of outbox.subscription */
+typedef struct Subscription
+{
+	int32		id;
+	bool		paused;
+	OutboxDefinition definition;
+} Subscription;
+
+PG_FUNCTION_INFO_V1(outbox_subscribe);
+PG_FUNCTION_INFO_V1(outbox_alter_subscription);
+PG_FUNCTION_INFO_V1(outbox_unsubscribe);
+PG_FUNCTION_INFO_V1(outbox_pause);
+PG_FUNCTION_INFO_V1(outbox_resume);
+PG_FUNCTION_INFO_V1(outbox_matching_subscriptions);
+
+static OutboxStatement select_subscription = {
+	"select subscription_id, paused, " DEFINITION_COLUMNS
+	" from outbox.subscription where subscription = $1",
+	1, {TEXTOID}
+};
+
+static OutboxStatement lock_subscription = {
+	"select subscription_id, paused, " DEFINITION_COLUMNS
+	" from outbox.subscription where subscription = $1 for no key update",
+	1, {TEXTOID}
+};
+
+static OutboxStatement insert_subscription = {
+	"insert into outbox.subscription (" DEFINITION_COLUMNS ", subscription, seam, seam_xid, created_at, created_by,"
+	" seam_incarnation)"
+	" values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)"
+	" on conflict (subscription) do nothing returning subscription_id",
+	22, {DEFINITION_TYPES, TEXTOID, PG_SNAPSHOTOID, XID8OID, TIMESTAMPTZOID, TEXTOID, INT4OID}
+};
+
+static OutboxStatement update_subscription = {
+	"update outbox.subscription set (" DEFINITION_COLUMNS ")"
+	" = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+	" where subscription_id = $17",
+	17, {DEFINITION_TYPES, INT4OID}
+};
+
+static OutboxStatement update_paused = {
+	"update outbox.subscription set paused = $2 where subscription_id = $1",
+	2, {INT4OID, BOOLOID}
+};
+
+static OutboxStatement update_first_lane = {
+	"update outbox.subscription set first_lane = $2 where subscription_id = $1",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement insert_state = {
+	"insert into outbox.subscription_state (subscription_id) values ($1)",
+	1, {INT4OID}
+};
+
+static OutboxStatement insert_lanes = {
+	"insert into outbox.lane (subscription_id, lane, base)"
+	" select $1, n, $4 from pg_catalog.generate_series($2, $2 + $3 - 1) as n",
+	4, {INT4OID, INT4OID, INT4OID, INT8OID}
+};
+
+static OutboxStatement lock_lanes = {
+	"select lane from outbox.lane where subscription_id = $1 order by lane for update",
+	1, {INT4OID}
+};
+
+/* the number after the last lane, and the highest position that any lane has seen */
+static OutboxStatement select_lane_ends = {
+	"select max(l.lane) + 1, max(greatest(l.base, entries.position, cursors.position))"
+	" from outbox.lane l"
+	" cross join lateral (select max(e.position) as position from outbox.lane_entry e"
+	" where e.subscription_id = l.subscription_id and e.lane = l.lane) entries"
+	" cross join lateral (select max(c.position) as position from outbox.lane_cursor c"
+	" where c.subscription_id = l.subscription_id and c.lane = l.lane) cursors"
+	" where l.subscription_id = $1",
+	1, {INT4OID}
+};
+
+static OutboxStatement select_unfinished = {
+	"select backlog + delayed + retry + in_progress + blocked + review_required,"
+	" pg_catalog.format('%s waiting, %s delayed, %s to be retried, %s in progress, %s blocked, %s to be reviewed',"
+	" backlog, delayed, retry, in_progress, blocked, review_required)"
+	" from outbox.subscription_status where subscription = $1",
+	1, {TEXTOID}
+};
+
+/* deleting the subscription's row takes the rows that refer to it along */
+static OutboxStatement deletions[] = {
+	{"delete from outbox.parked where gate_id in (select gate_id from outbox.gate where subscription_id = $1)", 1, {INT4OID}},
+	{"delete from outbox.delayed where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.lane_entry where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.lane_cursor where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
+};
+
+static OutboxStatement select_patterns = {
+	"select subscription, event_types from outbox.subscription order by subscription",
+};
+
+/* ---------------------------------------------------------------- rows */
+
+/* False when there is none.  Values point into SPI's result. */
+static bool
+read_subscription(OutboxStatement *statement, const char *name, Subscription *subscription)
+{
+	Datum		arg = CStringGetTextDatum(name);
+	bool		isnull;
+
+	if (outbox_store_run(statement, &arg, NULL, 1) == 0)
+		return false;
+	subscription->id = DatumGetInt32(outbox_store_value(0, 1, &isnull));
+	subscription->paused = DatumGetBool(outbox_store_value(0, 2, &isnull));
+	for (int i = 0; i < OUTBOX_DEFINITION_COLUMNS; i++)
+		subscription->definition.values[i] = outbox_store_value(0, i + 3, &subscription->definition.nulls[i]);
+	return true;
+}
+
+/* The definition as the first parameters of a statement. */
+static void
+put_definition(const OutboxDefinition *definition, Datum *values, char *nulls)
+{
+	for (int i = 0; i < OUTBOX_DEFINITION_COLUMNS; i++)
+	{
+		values[i] = definition->values[i];
+		nulls[i] = definition->nulls[i] ? 'n' : ' ';
+	}
+}
+
+static void
+make_lanes(int32 id, int first_lane, int lanes, int64 base)
+{
+	Datum		values[4] = {Int32GetDatum(id), Int32GetDatum(first_lane), Int32GetDatum(lanes), Int64GetDatum(base)};
+
+	(void) outbox_store_run(&insert_lanes, values, NULL, 0);
+}
+
+static void
+announce_change(void)
+{
+	outbox_subscription_changed();
+	outbox_wakeup_router();
+	outbox_wakeup_workers();
+}
+
+/*
+ * Who may run a handler as the subscription's role may also change or remove
+ * the subscription; when the role is gone, only superusers may.
+ */
+static void
+check_owner(const char *name, const Subscription *subscription, Oid caller)
+{
+	char	   *role_name = TextDatumGetCString(subscription->definition.values[DEF_RUN_AS]);
+	Oid			role = get_role_oid(role_name, true);
+
+	if (OidIsValid(role) ? !outbox_compat_may_become(caller, role) : !superuser_arg(caller))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for subscription \"%s\"", name),
+				 errdetail("It runs as role \"%s\".", role_name),
+				 errhint("Members of that role may change or remove it.")));
+}
+
+/* ---------------------------------------------------------------- subscribe */
+
+static void
+get_new_definition(FunctionCallInfo fcinfo, OutboxDefinition *definition, Oid caller)
+{
+	for (int i = 0; i < OUTBOX_DEFINITION_COLUMNS; i++)
+	{
+		if (PG_ARGISNULL(i + 1))
+			outbox_definition_reset(definition, i, caller);
+		else
+		{
+			definition->values[i] = PG_GETARG_DATUM(i + 1);
+			definition->nulls[i] = false;
+		}
+	}
+}
+
+/*
+ * What is visible now belongs to the past of the subscription.  Not the
+ * transaction's snapshot: in REPEATABLE READ it is older than what has been
+ * committed, and routed, meanwhile.
+ */
+static Datum
+take_seam(void)
+{
+	Datum		seam;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	seam = OidFunctionCall0(F_PG_CURRENT_SNAPSHOT);
+	PopActiveSnapshot();
+	return seam;
+}
+
+/* False when another transaction has just committed one of that name. */
+static bool
+insert_new(const char *name, const OutboxDefinition *definition, Oid caller)
+{
+	Datum		values[22];
+	char		nulls[23] = "                      ";
+	OutboxIncarnation incarnation;
+	Datum		id;
+	bool		isnull;
+
+	outbox_extension_incarnation(&incarnation);
+
+	put_definition(definition, values, nulls);
+	values[16] = CStringGetTextDatum(name);
+	values[18] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	values[17] = take_seam();
+	values[19] = TimestampTzGetDatum(outbox_settings_now());
+	values[20] = CStringGetTextDatum(GetUserNameFromId(caller, false));
+	values[21] = Int32GetDatum(incarnation.incarnation);
+	if (outbox_store_run(&insert_subscription, values, nulls, 0) == 0)
+		return false;
+
+	id = outbox_store_value(0, 1, &isnull);
+	(void) outbox_store_run(&insert_state, &id, NULL, 0);
+	make_lanes(DatumGetInt32(id), 0, DatumGetInt32(definition->values[DEF_LANES]), 0);
+	outbox_operator_record(caller, "subscribe", name, NULL, NULL);
+	announce_change();
+	return true;
+}
+
+static void
+check_same_definition(const char *name, const OutboxDefinition *existing, const OutboxDefinition *given)
+{
+	StringInfoData differing;
+
+	initStringInfo(&differing);
+	if (!outbox_definition_equals(existing, given, &differing))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("subscription \"%s\" already exists with another definition", name),
+				 errdetail("It differs in: %s.", differing.data),
+				 errhint("Change it with outbox.alter_subscription().")));
+}
+
+Datum
+outbox_subscribe(PG_FUNCTION_ARGS)
+{
+	Oid			caller = GetUserId();
+	char	   *name = outbox_operator_get_subscription(fcinfo);
+	OutboxDefinition definition;
+	Subscription existing;
+	OutboxSession session;
+	bool		made = false;
+
+	get_new_definition(fcinfo, &definition, caller);
+	outbox_definition_check(&definition, caller, true, true);
+
+	SPI_connect();
+	outbox_session_enter(&session);
+	/* an insert that finds one waits for who is making or removing it: then look again */
+	while (!made)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (read_subscription(&select_subscription, name, &existing))
+		{
+			check_same_definition(name, &existing.definition, &definition);
+			break;
+		}
+		made = insert_new(name, &definition, caller);
+	}
+	outbox_session_leave(&session);
+	SPI_finish();
+	PG_RETURN_BOOL(made);
+}
+
+/* ---------------------------------------------------------------- alter_subscription */
+
+/* alter_subscription() has the arguments of subscribe() but for start_at, then the list of resets */
+#define ALTER_RESET_ARGUMENT	OUTBOX_DEFINITION_COLUMNS
+
+static int
+alter_argument(int column)
+{
+	return column < DEF_START_AT ? column + 1 : column;
+}
+
+static bool
+is_given(FunctionCallInfo fcinfo, int column)
+{
+	return column != DEF_START_AT && !PG_ARGISNULL(alter_argument(column));
+}
+
+static int
+check_reset(FunctionCallInfo fcinfo, const char *name)
+{
+	int			column = outbox_definition_find(name);
+
+	if (column < 0 || column == DEF_EVENT_TYPES || column == DEF_START_AT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" cannot be reset", name),
+				 errhint("It must be the name of an argument that has a default and can be altered.")));
+	if (is_given(fcinfo, column))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is both given and reset", name)));
+	return column;
+}
+
+static void
+apply_resets(FunctionCallInfo fcinfo, OutboxDefinition *definition, Oid caller)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			count;
+
+	if (PG_ARGISNULL(ALTER_RESET_ARGUMENT))
+		return;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(ALTER_RESET_ARGUMENT), TEXTOID, -1, false, TYPALIGN_INT,
+					  &names, &nulls, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("reset must not contain nulls")));
+		outbox_definition_reset(definition, check_reset(fcinfo, TextDatumGetCString(names[i])), caller);
+	}
+}
+
+/* The definition as it shall be. */
+static void
+get_altered_definition(FunctionCallInfo fcinfo, const OutboxDefinition *old, OutboxDefinition *definition, Oid caller)
+{
+	*definition = *old;
+	for (int i = 0; i < OUTBOX_DEFINITION_COLUMNS; i++)
+	{
+		if (is_given(fcinfo, i))
+		{
+			definition->values[i] = PG_GETARG_DATUM(alter_argument(i));
+			definition->nulls[i] = false;
+		}
+	}
+	apply_resets(fcinfo, definition, caller);
+}
+
+static bool
+differs_in(const OutboxDefinition *a, const OutboxDefinition *b, int column)
+{
+	OutboxDefinition mixed = *a;
+	StringInfoData differing;
+
+	mixed.values[column] = b->values[column];
+	mixed.nulls[column] = b->nulls[column];
+	initStringInfo(&differing);
+	return !outbox_definition_equals(a, &mixed, &differing);
+}
+
+/*
+ * Where keys go changes with the lanes and the ordering: new events go to new
+ * lanes, which are worked when the old ones are drained.
+ */
+static void
+begin_generation(int32 id, int lanes)
+{
+	Datum		values[2] = {Int32GetDatum(id)};
+	bool		isnull;
+	int64		highest;
+
+	(void) outbox_store_run(&select_lane_ends, values, NULL, 1);
+	values[1] = outbox_store_value(0, 1, &isnull);
+	highest = DatumGetInt64(outbox_store_value(0, 2, &isnull));
+	make_lanes(id, DatumGetInt32(values[1]), lanes, highest + GENERATION_GAP);
+	(void) outbox_store_run(&update_first_lane, values, NULL, 0);
+}
+
+static void
+update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition *definition)
+{
+	Datum		values[17];
+	char		nulls[18] = "                 ";
+
+	put_definition(definition, values, nulls);
+	values[16] = Int32GetDatum(id);
+	(void) outbox_store_run(&update_subscription, values, nulls, 0);
+	if (differs_in(old, definition, DEF_LANES) || differs_in(old, definition, DEF_ORDERING))
+		begin_generation(id, DatumGetInt32(definition->values[DEF_LANES]));
+}
+
+Datum
+outbox_alter_subscription(PG_FUNCTION_ARGS)
+{
+	Oid			caller = GetUserId();
+	char	   *name = outbox_operator_get_subscription(fcinfo);
+	Subscription existing;
+	OutboxDefinition definition;
+	StringInfoData differing;
+	OutboxSession session;
+	bool		changed;
+
+	SPI_connect();
+	outbox_session_enter(&session);
+	if (!read_subscription(&lock_subscription, name, &existing))
+		outbox_operator_report_unknown(name);
+	check_owner(name, &existing, caller);
+	get_altered_definition(fcinfo, &existing.definition, &definition, caller);
+	outbox_definition_check(&definition, caller, false,
+							differs_in(&existing.definition, &definition, DEF_HANDLER) ||
+							differs_in(&existing.definition, &definition, DEF_RUN_AS));
+	initStringInfo(&differing);
+	changed = !outbox_definition_equals(&existing.definition, &definition, &differing);
+	if (changed)
+	{
+		update_definition(existing.id, &existing.definition, &definition);
+		outbox_operator_record(caller, "alter_subscription", name, NULL, differing.data);
+		announce_change();
+	}
+	outbox_session_leave(&session);
+	SPI_finish();
+	PG_RETURN_BOOL(changed);
+}
+
+/* ---------------------------------------------------------------- unsubscribe */
+
+static void
+check_finished(const char *name)
+{
+	Datum		arg = CStringGetTextDatum(name);
+	bool		isnull;
+
+	(void) outbox_store_run(&select_unfinished, &arg, NULL, 1);
+	if (SPI_processed > 0 && DatumGetInt64(outbox_store_value(0, 1, &isnull)) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" has unfinished deliveries", name),
+				 errdetail("Events: %s.", TextDatumGetCString(outbox_store_value(0, 2, &isnull))),
+				 errhint("Let them be delivered, or call outbox.unsubscribe() with force => true to give them up.")));
+}
+
+Datum
+outbox_unsubscribe(PG_FUNCTION_ARGS)
+{
+	Oid			caller = GetUserId();
+	char	   *name = outbox_operator_get_subscription(fcinfo);
+	bool		force = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
+	Subscription existing;
+	OutboxSession session;
+	bool		found;
+
+	SPI_connect();
+	outbox_session_enter(&session);
+	found = read_subscription(&lock_subscription, name, &existing);
+	if (found)
+	{
+		Datum		id = Int32GetDatum(existing.id);
+
+		check_owner(name, &existing, caller);
+		(void) outbox_store_run(&lock_lanes, &id, NULL, 0);
+		if (!force)
+			check_finished(name);
+		for (int i = 0; i < lengthof(deletions); i++)
+			(void) outbox_store_run(&deletions[i], &id, NULL, 0);
+		outbox_operator_record(caller, "unsubscribe", name, NULL, force ? "force" : NULL);
+		announce_change();
+	}
+	outbox_session_leave(&session);
+	SPI_finish();
+	PG_RETURN_BOOL(found);
+}
+
+/* ---------------------------------------------------------------- pause and resume */
+
+static bool
+set_paused(FunctionCallInfo fcinfo, bool paused)
+{
+	Oid			caller = GetUserId();
+	char	   *name = outbox_operator_get_subscription(fcinfo);
+	Subscription existing;
+	OutboxSession session;
+	bool		changed;
+
+	SPI_connect();
+	outbox_session_enter(&session);
+	if (!read_subscription(&lock_subscription, name, &existing))
+		outbox_operator_report_unknown(name);
+	changed = existing.paused != paused;
+	if (changed)
+	{
+		Datum		values[2] = {Int32GetDatum(existing.id), BoolGetDatum(paused)};
+
+		(void) outbox_store_run(&update_paused, values, NULL, 0);
+		outbox_operator_record(caller, paused ? "pause" : "resume", name, NULL, NULL);
+		announce_change();
+	}
+	outbox_session_leave(&session);
+	SPI_finish();
+	return changed;
+}
+
+Datum
+outbox_pause(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(set_paused(fcinfo, true));
+}
+
+Datum
+outbox_resume(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(set_paused(fcinfo, false));
+}
+
+/* ---------------------------------------------------------------- matching_subscriptions */
+
+static bool
+matches_any(Datum patterns, const char *type)
+{
+	Datum	   *elements;
+	int			count;
+
+	deconstruct_array(DatumGetArrayTypeP(patterns), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		text	   *pattern = DatumGetTextPP(elements[i]);
+
+		if (outbox_pattern_matches(VARDATA_ANY(pattern), VARSIZE_ANY_EXHDR(pattern), type, strlen(type)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Reads the table, not the cache of the router and the workers: the answer is
+ * what this transaction sees.
+ */
+Datum
+outbox_matching_subscriptions(PG_FUNCTION_ARGS)
+{
+	char	   *type = TextDatumGetCString(outbox_operator_get_required(fcinfo, 0, "event_type"));
+	const char *reason = outbox_pattern_check_type(type, strlen(type));
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	OutboxSession session;
+
+	if (reason != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid event type: \"%s\"", type),
+				 errdetail("%s", reason)));
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	SPI_connect();
+	outbox_session_enter(&session);
+	(void) outbox_store_run(&select_patterns, NULL, NULL, 0);
+	for (uint64 row = 0; row < SPI_processed; row++)
+	{
+		bool		isnull;
+		Datum		name = outbox_store_value(row, 1, &isnull);
+
+		if (matches_any(outbox_store_value(row, 2, &isnull), type))
+			tuplestore_putvalues(result->setResult, result->setDesc, &name, &isnull);
+	}
+	outbox_session_leave(&session);
+	SPI_finish();
+	return (Datum) 0;
+}

@@ -1,0 +1,825 @@
+/*
+ * batch.c - a batch of deliveries in one transaction.
+ *
+ * In this order: lock the lanes by their tokens (the fence), read what is to
+ * be done, write receipts for it, become the handler's role, call the handler
+ * event by event, write down how far the lanes have come, commit.  Either all
+ * of it is there afterwards or nothing.
+ *
+ * The batch is optimistic: no subtransactions.  When a call fails, all is
+ * rolled back, and the caller runs it again in smaller parts (see dispatch.c).
+ *
+ * It ends early by time (outbox.batch_time is also how long the first event's
+ * row locks are held), and by the subtransactions its handlers have used (over
+ * 64 of them slow down every backend of the server).  Calls after the first
+ * run under a deadline that lies within deadlock_timeout: an application that
+ * waits for the batch's row locks is let go before its deadlock detector runs.
+ */
+#include "outbox.h"
+
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "portability/instr_time.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "batch.h"
+#include "dispatch.h"
+#include "event_id.h"
+#include "extension.h"
+#include "segment.h"
+#include "settings.h"
+#include "store.h"
+
+#define CHUNK			OUTBOX_WRITER_SLOTS /* receipts written at once, ahead of the calls */
+#define SUBXIDS_MAX		48		/* of PGPROC_MAX_CACHED_SUBXIDS */
+#define MESSAGE_MAX		1024	/* bytes of a handler's message that are kept */
+
+static MemoryContext batch_context = NULL;
+static MemoryContext call_context = NULL;
+
+/* one open batch */
+typedef struct Run
+{
+	OutboxBatch *batch;
+	uint64		batch_id;
+	TimestampTz started_at;
+	instr_time	started;
+	OutboxEventReader *reader;
+	OutboxWriter *receipts;		/* of the segment below */
+	pg_uuid_t	receipts_from;
+	pg_uuid_t	receipts_to;
+	Oid			receipts_pk;
+	int			nparked;
+	OutboxDelivery *parked;		/* entries that wait behind a gate */
+	int			ran;			/* deliveries [0, ran) are done */
+	int32	   *processing_us;
+	/* the chunk at hand: deliveries [chunk_start, chunk_start + chunk_count) */
+	int			chunk_start;
+	int			chunk_count;
+	TupleTableSlot *slots[CHUNK];	/* NULL: nothing to run */
+	ItemPointerData tids[CHUNK];	/* of their receipts */
+	int			running;		/* the one in the handler, for failed_index */
+} Run;
+
+static OutboxStatement select_open_gate = {
+	"select gate_id, through from outbox.gate where subscription_id = $1 and lane = $2 and held_by is null"
+	" order by gate_id limit 1",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement move_gate = {
+	"update outbox.gate set through = $2 where gate_id = $1",
+	2, {INT8OID, INT8OID}
+};
+
+static OutboxStatement delete_gate = {
+	"delete from outbox.gate where gate_id = $1",
+	1, {INT8OID}
+};
+
+static OutboxStatement delete_parked = {
+	"delete from outbox.parked where gate_id = $1",
+	1, {INT8OID}
+};
+
+/* ---------------------------------------------------------------- reading events */
+
+struct OutboxEventReader
+{
+	bool		open;
+	OutboxSegment segment;
+	OutboxScan	scan;
+};
+
+OutboxEventReader *
+outbox_batch_open_reader(void)
+{
+	return palloc0(sizeof(OutboxEventReader));
+}
+
+static bool
+reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
+{
+	if (reader->open && outbox_event_id_compare(id, &reader->segment.from) >= 0 &&
+		outbox_event_id_compare(id, &reader->segment.to) < 0)
+		return true;
+	outbox_batch_close_reader(reader);
+	if (!outbox_segment_find(id, false, &reader->segment))
+		return false;
+	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
+							GetActiveSnapshot(), 1);
+	reader->open = true;
+	return true;
+}
+
+bool
+outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, TupleTableSlot **slot)
+{
+	if (!reader_move_to(reader, id))
+		return false;
+	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+	outbox_store_rescan(&reader->scan);
+	if (!outbox_store_next(&reader->scan, true))
+		return false;
+	*slot = reader->scan.slot;
+	return true;
+}
+
+void
+outbox_batch_close_reader(OutboxEventReader *reader)
+{
+	if (reader->open)
+		outbox_store_end_scan(&reader->scan);
+	reader->open = false;
+}
+
+void
+outbox_batch_read_key(const OutboxSubscription *s, TupleTableSlot *event, OutboxDelivery *d)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(event, EV_TENANT_ID + 1, &isnull);
+
+	d->tenant_id = isnull ? pstrdup("") : TextDatumGetCString(value);
+	value = slot_getattr(event, EV_EVENT_KEY + 1, &isnull);
+	d->event_key = isnull || !s->ordered ? NULL : TextDatumGetCString(value);
+}
+
+/* ---------------------------------------------------------------- assembly */
+
+/* Behind its key's gate?  Then it is parked rather than run. */
+static bool
+waits_at_gate(Run *run, OutboxDelivery *d)
+{
+	TupleTableSlot *event;
+
+	if (!d->lane->has_gate || !run->batch->subscription->ordered)
+		return false;
+	if (!outbox_batch_read_event(run->reader, &d->event_id, &event))
+		return false;
+	outbox_batch_read_key(run->batch->subscription, event, d);
+	return d->event_key != NULL &&
+		outbox_settle_find_gate(d->lane, d->tenant_id, d->event_key, &d->gate_id);
+}
+
+static void
+read_lane(Run *run, OutboxLane *lane)
+{
+	OutboxBatch *batch = run->batch;
+	Oid			relid = outbox_extension_relid("lane_entry");
+	OutboxScan	scan;
+	bool		isnull;
+
+	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 3);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(lane->subscription_id));
+	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
+	outbox_store_set_key(&scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
+	outbox_store_rescan(&scan);
+	while (batch->count + run->nparked < batch->limit && outbox_store_next(&scan, true))
+	{
+		OutboxDelivery *d = &batch->deliveries[batch->count];
+
+		memset(d, 0, sizeof(*d));
+		d->lane = lane;
+		d->position = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
+		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull));
+		if (waits_at_gate(run, d))
+			run->parked[run->nparked++] = *d;
+		else
+			batch->count++;
+	}
+	outbox_store_end_scan(&scan);
+}
+
+static void
+assemble_from_lanes(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	run->parked = palloc(batch->limit * sizeof(OutboxDelivery));
+	for (int i = 0; i < batch->nlanes && batch->count + run->nparked < batch->limit; i++)
+	{
+		if (outbox_lease_lock(batch->lanes[i]))
+			read_lane(run, batch->lanes[i]);
+	}
+}
+
+/* All that was parked has run: later events of the key need not be parked any more. */
+static void
+remove_gate(int64 gate_id)
+{
+	Datum		arg = Int64GetDatum(gate_id);
+
+	outbox_store_run(&delete_parked, &arg, NULL, 0);
+	outbox_store_run(&delete_gate, &arg, NULL, 0);
+}
+
+static void
+read_parked(Run *run, int64 gate_id, int64 through)
+{
+	OutboxBatch *batch = run->batch;
+	Oid			relid = outbox_extension_relid("parked");
+	OutboxScan	scan;
+	bool		isnull;
+
+	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(gate_id));
+	outbox_store_set_key(&scan, 1, BTGreaterStrategyNumber, Int64GetDatum(through));
+	outbox_store_rescan(&scan);
+	while (batch->count < batch->limit && outbox_store_next(&scan, true))
+	{
+		OutboxDelivery *d = &batch->deliveries[batch->count++];
+
+		memset(d, 0, sizeof(*d));
+		d->lane = batch->lanes[0];
+		d->gate_id = gate_id;
+		d->position = DatumGetInt64(slot_getattr(scan.slot, 2, &isnull));
+		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 3, &isnull));
+	}
+	outbox_store_end_scan(&scan);
+}
+
+static void
+assemble_from_gate(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	OutboxLane *lane = batch->lanes[0];
+	Datum		args[2] = {Int32GetDatum(lane->subscription_id), Int32GetDatum(lane->lane)};
+	int64		gate_id;
+	bool		isnull;
+
+	if (!outbox_lease_lock(lane) || outbox_store_run(&select_open_gate, args, NULL, 1) == 0)
+		return;
+	gate_id = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+	read_parked(run, gate_id, DatumGetInt64(outbox_store_value(0, 2, &isnull)));
+	batch->moved = 1;
+	if (batch->count == 0)
+		remove_gate(gate_id);
+	else
+	{
+		args[0] = Int64GetDatum(gate_id);
+		args[1] = Int64GetDatum(batch->deliveries[batch->count - 1].position);
+		outbox_store_run(&move_gate, args, NULL, 0);
+	}
+}
+
+static void
+assemble_started(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	if (!outbox_lease_lock(batch->lanes[0]))
+		return;
+	outbox_settle_complete(batch->subscription, &batch->deliveries[0]);
+	batch->count = 1;
+}
+
+static void
+assemble(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	switch (batch->source)
+	{
+		case BATCH_FROM_LANES:
+			assemble_from_lanes(run);
+			break;
+		case BATCH_FROM_GATE:
+			assemble_from_gate(run);
+			break;
+		case BATCH_STARTED:
+			assemble_started(run);
+			break;
+	}
+}
+
+/* ---------------------------------------------------------------- receipts */
+
+static bool
+receipt_exists(Run *run, OutboxDelivery *d)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, RelationGetRelid(run->receipts->rel), run->receipts_pk, GetActiveSnapshot(), 3);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(&d->event_id));
+	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(run->batch->subscription->id));
+	outbox_store_set_key(&scan, 2, BTEqualStrategyNumber, Int16GetDatum(d->replay_no));
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+/* The writer of the segment that an event's receipt belongs to. Flushes the one before. */
+static void
+open_receipts(Run *run, const pg_uuid_t *id)
+{
+	OutboxSegment segment;
+
+	if (run->receipts != NULL && outbox_event_id_compare(id, &run->receipts_from) >= 0 &&
+		outbox_event_id_compare(id, &run->receipts_to) < 0)
+		return;
+	if (run->receipts != NULL)
+		outbox_store_close_writer(run->receipts);
+	if (!outbox_segment_find(id, false, &segment))
+		elog(ERROR, "an event has no segment");
+	run->receipts = outbox_store_open_writer(segment.receipt_log);
+	run->receipts_from = segment.from;
+	run->receipts_to = segment.to;
+	run->receipts_pk = segment.receipt_log_pk;
+}
+
+static void
+put_receipt(Run *run, OutboxDelivery *d, int index)
+{
+	Datum		values[7] = {
+		UUIDPGetDatum(&d->event_id), Int64GetDatum((int64) run->batch_id),
+		Int32GetDatum(run->batch->subscription->id), Int16GetDatum(d->replay_no),
+		Int16GetDatum((int16) Min(d->attempts_before + Max(d->attempts, 1), PG_INT16_MAX)),
+		Int16GetDatum((int16) index), (Datum) 0
+	};
+	bool		nulls[7] = {false, false, false, false, false, false, true};
+
+	outbox_store_put(run->receipts, values, nulls);
+}
+
+/* Which of the writer's rows became whose receipt: the chunk is flushed whenever the segment changes. */
+static void
+flush_receipts(Run *run, const int *owners, int count)
+{
+	if (count == 0)
+		return;
+	outbox_store_flush(run->receipts);
+	for (int i = 0; i < count; i++)
+		run->tids[owners[i]] = run->receipts->tids[i];
+}
+
+/*
+ * The next chunk: read the events, write their receipts.  A slot that stays NULL has nothing to run:
+ * the event is gone, or was completed before.
+ */
+static void
+prepare_chunk(Run *run, int start)
+{
+	OutboxBatch *batch = run->batch;
+	int			owners[CHUNK];
+	int			pending = 0;
+
+	run->chunk_start = start;
+	run->chunk_count = Min(CHUNK, batch->count - start);
+	for (int i = 0; i < run->chunk_count; i++)
+	{
+		OutboxDelivery *d = &batch->deliveries[start + i];
+		TupleTableSlot *event;
+
+		if (run->slots[i] != NULL)
+			ExecDropSingleTupleTableSlot(run->slots[i]);
+		run->slots[i] = NULL;
+		if (!outbox_batch_read_event(run->reader, &d->event_id, &event))
+			continue;
+		if (run->receipts != NULL && outbox_event_id_compare(&d->event_id, &run->receipts_to) >= 0)
+		{
+			flush_receipts(run, owners, pending);
+			pending = 0;
+		}
+		open_receipts(run, &d->event_id);
+		if (batch->check_receipts && receipt_exists(run, d))
+			continue;
+		run->slots[i] = MakeSingleTupleTableSlot(event->tts_tupleDescriptor, event->tts_ops);
+		ExecCopySlot(run->slots[i], event);
+		put_receipt(run, d, start + i);
+		owners[pending++] = i;
+	}
+	flush_receipts(run, owners, pending);
+}
+
+/* Receipts of the chunk from delivery number `from` on: those that will not run now. */
+static void
+withdraw_receipts(Run *run, int from)
+{
+	for (int i = from - run->chunk_start; i < run->chunk_count; i++)
+	{
+		if (run->slots[i] != NULL)
+			(void) outbox_store_delete(run->receipts->rel, &run->tids[i]);
+	}
+}
+
+/* ---------------------------------------------------------------- calls */
+
+static int64
+elapsed_us(Run *run)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, run->started);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/* When the calls after the first must be over: before those who wait for us look for a deadlock. */
+static int64
+deadline_us(void)
+{
+	return (int64) DeadlockTimeout * 1000 * 3 / 4;
+}
+
+static void
+announce_delivery(Run *run, OutboxDelivery *d)
+{
+	outbox_handler_current.subscription = run->batch->subscription->name;
+	outbox_handler_current.event_id = d->event_id;
+	outbox_handler_current.attempt = d->attempts_before + Max(d->attempts, 1);
+	outbox_handler_current.max_attempts = d->attempts_before + run->batch->subscription->max_attempts;
+	outbox_handler_current.replay_no = d->replay_no;
+	run->batch->self->event_id = d->event_id;
+	pg_atomic_write_u32(&run->batch->self->lane, d->lane->lane);
+}
+
+static void
+call_one(Run *run, int index)
+{
+	OutboxBatch *batch = run->batch;
+	TupleTableSlot *event = run->slots[index - run->chunk_start];
+	int64		limit = batch->subscription->handler_timeout;
+	OutboxInterruption kind = INTERRUPTED_TIME_LIMIT;
+	int64		before = elapsed_us(run);
+	MemoryContext caller = MemoryContextSwitchTo(call_context);
+
+	if (index > 0 && deadline_us() - before < limit)
+	{
+		limit = Max(deadline_us() - before, 1);
+		kind = INTERRUPTED_DEADLINE;
+	}
+	run->running = index;
+	announce_delivery(run, &batch->deliveries[index]);
+	outbox_handler_set_context(event);
+	outbox_handler_call(batch->handler, outbox_handler_event(event), limit, kind);
+	run->processing_us[index] = (int32) Min(elapsed_us(run) - before, PG_INT32_MAX);
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(call_context);
+}
+
+/* Should the batch end before this delivery? */
+static bool
+batch_is_full(Run *run, int index)
+{
+	if (index == 0)
+		return false;
+	return MyProc->subxidStatus.overflowed || MyProc->subxidStatus.count >= SUBXIDS_MAX ||
+		(run->batch->source == BATCH_FROM_LANES && elapsed_us(run) >= (int64) outbox_batch_time * 1000);
+}
+
+/* Event by event; receipts a chunk ahead. */
+static void
+call_each(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	for (int i = 0; i < batch->count; i++)
+	{
+		if (i == run->chunk_start + run->chunk_count)
+		{
+			batch->stage = STAGE_RECEIPTS;
+			prepare_chunk(run, i);
+		}
+		batch->stage = STAGE_HANDLER;
+		if (run->slots[i - run->chunk_start] != NULL)
+		{
+			if (batch->source == BATCH_FROM_LANES && batch_is_full(run, i))
+			{
+				withdraw_receipts(run, i);
+				return;
+			}
+			call_one(run, i);
+			batch->completed++;
+		}
+		run->ran = i + 1;
+	}
+}
+
+/* All at once: outbox.event[]. */
+static void
+call_all(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	Datum	   *events = palloc(batch->count * sizeof(Datum));
+	int64		limit = batch->subscription->handler_timeout;
+	OutboxInterruption kind = INTERRUPTED_TIME_LIMIT;
+	TupleTableSlot *single = NULL;
+	int64		before;
+	int			n = 0;
+
+	for (int start = 0; start < batch->count; start += CHUNK)
+	{
+		if (start > 0)
+			prepare_chunk(run, start);
+		single = NULL;
+		for (int i = 0; i < run->chunk_count; i++)
+		{
+			if (run->slots[i] == NULL)
+				continue;
+			events[n++] = outbox_handler_event(run->slots[i]);
+			single = run->slots[i];
+		}
+	}
+	run->ran = batch->count;
+	if (n == 0)
+		return;
+	batch->stage = STAGE_HANDLER;
+	run->running = n == 1 ? 0 : -1;
+	if (n > 1 && deadline_us() < limit)
+	{
+		limit = deadline_us();
+		kind = INTERRUPTED_DEADLINE;
+	}
+	announce_delivery(run, &batch->deliveries[0]);
+	outbox_handler_set_context(n == 1 ? single : NULL);
+	before = elapsed_us(run);
+	outbox_handler_call(batch->handler, outbox_handler_event_array(events, n), limit, kind);
+	for (int i = 0; i < batch->count; i++)
+		run->processing_us[i] = (int32) Min((elapsed_us(run) - before) / n, PG_INT32_MAX);
+	batch->completed = n;
+}
+
+/* ---------------------------------------------------------------- progress */
+
+static void
+write_batch_row(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	OutboxWriter *writer;
+	Datum	   *times = palloc(run->ran * sizeof(Datum));
+	int64		total = 0;
+	Datum		values[7];
+	bool		nulls[7] = {false};
+
+	if (batch->completed == 0)
+		return;
+	for (int i = 0; i < run->ran; i++)
+	{
+		times[i] = Int32GetDatum(run->processing_us[i]);
+		total += run->processing_us[i];
+	}
+	batch->average_us = (double) total / batch->completed;
+	values[0] = Int64GetDatum((int64) run->batch_id);
+	values[1] = Int32GetDatum(batch->subscription->id);
+	values[2] = TimestampTzGetDatum(run->started_at);
+	values[3] = TimestampTzGetDatum(Max(outbox_settings_now(), run->started_at));
+	values[4] = Int32GetDatum(batch->completed);
+	values[5] = PointerGetDatum(construct_array(times, run->ran, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+	values[6] = PointerGetDatum(cstring_to_text(psprintf("worker %d", batch->self->number)));
+	writer = outbox_store_open_writer(outbox_extension_relid("batch"));
+	outbox_store_put(writer, values, nulls);
+	outbox_store_close_writer(writer);
+}
+
+/* How far a lane has come: up to the first delivery that did not run. */
+static int64
+lane_progress(Run *run, OutboxLane *lane)
+{
+	OutboxBatch *batch = run->batch;
+	int64		progress = lane->cursor;
+
+	for (int i = 0; i < run->nparked; i++)
+	{
+		if (run->parked[i].lane == lane)
+			progress = Max(progress, run->parked[i].position);
+	}
+	for (int i = 0; i < batch->count; i++)
+	{
+		if (batch->deliveries[i].lane != lane)
+			continue;
+		if (i >= run->ran)
+			return Min(progress, batch->deliveries[i].position - 1);
+		progress = Max(progress, batch->deliveries[i].position);
+	}
+	return progress;
+}
+
+static void
+park_up_to(Run *run, OutboxLane *lane, int64 progress, OutboxWriter **parked)
+{
+	for (int i = 0; i < run->nparked; i++)
+	{
+		OutboxDelivery *d = &run->parked[i];
+		Datum		values[3] = {Int64GetDatum(d->gate_id), Int64GetDatum(d->position), UUIDPGetDatum(&d->event_id)};
+		bool		nulls[3] = {false};
+
+		if (d->lane != lane || d->position > progress)
+			continue;
+		if (*parked == NULL)
+			*parked = outbox_store_open_writer(outbox_extension_relid("parked"));
+		outbox_store_put(*parked, values, nulls);
+	}
+}
+
+/* Append cursors and parked entries; progress[i] is lane i's new cursor. */
+static void
+write_progress(Run *run, int64 *progress)
+{
+	OutboxBatch *batch = run->batch;
+	OutboxWriter *parked = NULL;
+
+	for (int i = 0; i < batch->nlanes; i++)
+	{
+		progress[i] = lane_progress(run, batch->lanes[i]);
+		if (progress[i] == batch->lanes[i]->cursor)
+			continue;
+		park_up_to(run, batch->lanes[i], progress[i], &parked);
+		outbox_lease_move_cursor(batch->lanes[i], progress[i]);
+		batch->moved++;
+	}
+	if (parked != NULL)
+		outbox_store_close_writer(parked);
+}
+
+/* ---------------------------------------------------------------- the transaction */
+
+static void
+close_run(Run *run)
+{
+	outbox_batch_close_reader(run->reader);
+	if (run->receipts != NULL)
+		outbox_store_close_writer(run->receipts);
+	for (int i = 0; i < CHUNK; i++)
+	{
+		if (run->slots[i] != NULL)
+			ExecDropSingleTupleTableSlot(run->slots[i]);
+	}
+}
+
+static void
+begin_run(Run *run)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	MemoryContextSwitchTo(batch_context);
+	run->started_at = outbox_settings_now();
+	INSTR_TIME_SET_CURRENT(run->started);
+	run->batch_id = outbox_shmem_next_id_time(1);
+	run->reader = outbox_batch_open_reader();
+}
+
+static void
+call_handlers(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	run->processing_us = palloc0(batch->count * sizeof(int32));
+	batch->stage = STAGE_RECEIPTS;
+	prepare_chunk(run, 0);
+	SPI_finish();
+	MemoryContextSwitchTo(batch_context);
+	CommandCounterIncrement();
+	outbox_handler_enter(batch->handler);
+	if (batch->handler->batch)
+		call_all(run);
+	else
+		call_each(run);
+	run->running = -1;
+	outbox_handler_finish();
+}
+
+static void
+run_transaction(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	int64	   *progress = palloc0(Max(1, batch->nlanes) * sizeof(int64));
+
+	begin_run(run);
+	assemble(run);
+	if (batch->count > 0)
+		call_handlers(run);
+	else
+		SPI_finish();
+	MemoryContextSwitchTo(batch_context);
+	batch->stage = STAGE_COMMIT;
+	if (batch->count > 0)
+		write_batch_row(run);
+	if (batch->source == BATCH_FROM_LANES)
+		write_progress(run, progress);
+	close_run(run);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	for (int i = 0; batch->source == BATCH_FROM_LANES && i < batch->nlanes; i++)
+		batch->lanes[i]->cursor = Max(batch->lanes[i]->cursor, progress[i]);
+}
+
+/* ---------------------------------------------------------------- failure */
+
+static char *
+kept_message(const ErrorData *error)
+{
+	int			len;
+
+	if (outbox_keep_error_message != KEEP_MESSAGE_PRIMARY || error->message == NULL)
+		return NULL;
+	len = strlen(error->message);
+	if (!pg_verify_mbstr(GetDatabaseEncoding(), error->message, len, true))
+		return NULL;
+	return pnstrdup(error->message, pg_mbcliplen(error->message, len, MESSAGE_MAX));
+}
+
+static void
+describe_failure(OutboxBatch *batch, const ErrorData *error)
+{
+	OutboxFailure *failure = &batch->failure;
+
+	memset(failure, 0, sizeof(*failure));
+	strlcpy(failure->sqlstate, unpack_sql_state(error->sqlerrcode), sizeof(failure->sqlstate));
+	strlcpy(failure->code, failure->sqlstate, sizeof(failure->code));
+	failure->message = kept_message(error);
+	batch->interruption = outbox_handler_interruption();
+	if (batch->interruption == INTERRUPTED_TIME_LIMIT)
+		strlcpy(failure->code, OUTBOX_CODE_HANDLER_TIMEOUT, sizeof(failure->code));
+	else if (error->sqlerrcode == ERRCODE_OUTBOX_FAIL_PERMANENTLY ||
+			 error->sqlerrcode == ERRCODE_OUTBOX_RETRY_AFTER)
+	{
+		failure->asked = error->sqlerrcode == ERRCODE_OUTBOX_RETRY_AFTER ?
+			ASKED_RETRY_AFTER : ASKED_FAIL_PERMANENTLY;
+		failure->delay = outbox_handler_request.delay;
+		failure->count_attempt = outbox_handler_request.count_attempt;
+		if (outbox_handler_request.code[0] != '\0')
+			strlcpy(failure->code, outbox_handler_request.code, sizeof(failure->code));
+	}
+}
+
+/* Ours alone?  Then it is raised. */
+static bool
+is_own_error(const OutboxBatch *batch, const ErrorData *error)
+{
+	if (batch->stage == STAGE_RECEIPTS)
+		return error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	return batch->stage == STAGE_ASSEMBLY || batch->count == 0;
+}
+
+static void
+take_failure(OutboxBatch *batch, Run *run)
+{
+	ErrorData  *error;
+
+	outbox_dispatch_in_handler = false;
+	MemoryContextSwitchTo(batch_context);
+	error = CopyErrorData();
+	FlushErrorState();
+	batch->failed = true;
+	batch->failed_index = batch->stage == STAGE_HANDLER ? run->running : (batch->count == 1 ? 0 : -1);
+	describe_failure(batch, error);
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(batch_context);
+	outbox_handler_clean();
+	if (is_own_error(batch, error) && batch->interruption != INTERRUPTED_SHUTDOWN)
+		ReThrowError(error);
+}
+
+void
+outbox_batch_run(OutboxBatch *batch)
+{
+	Run		   *run;
+	OutboxDelivery started = {0};
+
+	if (batch->source == BATCH_STARTED)
+		started = batch->deliveries[0];
+	if (batch_context == NULL)
+	{
+		batch_context = AllocSetContextCreate(TopMemoryContext, "outbox batch", ALLOCSET_DEFAULT_SIZES);
+		call_context = AllocSetContextCreate(TopMemoryContext, "outbox handler call", ALLOCSET_DEFAULT_SIZES);
+	}
+	MemoryContextReset(batch_context);
+	MemoryContextReset(call_context);
+	MemoryContextSwitchTo(batch_context);
+	run = palloc0(sizeof(Run));
+	run->batch = batch;
+	run->running = -1;
+	batch->deliveries = palloc(batch->limit * sizeof(OutboxDelivery));
+	batch->deliveries[0] = started;
+	batch->count = batch->completed = batch->moved = 0;
+	batch->failed = false;
+	batch->stage = STAGE_ASSEMBLY;
+	batch->interruption = INTERRUPTED_NOT;
+
+	PG_TRY();
+	{
+		run_transaction(run);
+	}
+	PG_CATCH();
+	{
+		take_failure(batch, run);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(batch_context);
+	if (!batch->failed)
+		outbox_handler_clean();
+}

@@ -1,0 +1,70 @@
+/*
+ * batch.h - one transaction of handler calls: fence, receipts, handlers, progress, commit.
+ */
+#ifndef OUTBOX_BATCH_H
+#define OUTBOX_BATCH_H
+
+#include "outbox.h"
+#include "handler.h"
+#include "lease.h"
+#include "settle.h"
+#include "shmem.h"
+#include "subscription.h"
+
+typedef enum OutboxBatchSource
+{
+	BATCH_FROM_LANES,			/* the next entries of leased lanes */
+	BATCH_FROM_GATE,			/* the next parked events of an open gate */
+	BATCH_STARTED				/* one delivery whose start is on record */
+} OutboxBatchSource;
+
+typedef enum OutboxBatchStage
+{
+	STAGE_ASSEMBLY,				/* nobody's fault but ours */
+	STAGE_RECEIPTS,
+	STAGE_HANDLER,
+	STAGE_COMMIT
+} OutboxBatchStage;
+
+typedef struct OutboxBatch
+{
+	/* what to do */
+	const OutboxSubscription *subscription;
+	OutboxHandler *handler;
+	OutboxProcess *self;
+	OutboxBatchSource source;
+	int			nlanes;
+	OutboxLane **lanes;			/* in the order to read them; [0] is the gate's or the delivery's */
+	int			limit;			/* events at most */
+	bool		check_receipts; /* look for receipts that are there already */
+
+	/* what came of it */
+	int			count;			/* deliveries that were to run */
+	OutboxDelivery *deliveries;
+	int			completed;
+	int			moved;			/* entries, or parked ones, that the lanes and gates went past */
+	double		average_us;		/* of a handler call */
+	bool		failed;
+	OutboxBatchStage stage;
+	int			failed_index;	/* -1: not one of them in particular */
+	OutboxFailure failure;
+	OutboxInterruption interruption;
+} OutboxBatch;
+
+/*
+ * Run it, in its own transaction, which is over afterwards.  Failures of handlers, of their commit, and of
+ * receipts that are there already are told in the batch; other errors are raised.
+ * Lives in a memory context that the next run resets.
+ */
+extern void outbox_batch_run(OutboxBatch *batch);
+
+/* the event of a delivery from the log, into the slot; false when it is not there any more */
+typedef struct OutboxEventReader OutboxEventReader;
+extern OutboxEventReader *outbox_batch_open_reader(void);
+extern bool outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, TupleTableSlot **slot);
+extern void outbox_batch_close_reader(OutboxEventReader *reader);
+
+/* tenant and key of a delivery, from its event */
+extern void outbox_batch_read_key(const OutboxSubscription *s, TupleTableSlot *event, OutboxDelivery *d);
+
+#endif							/* OUTBOX_BATCH_H */

@@ -1,0 +1,880 @@
+/*
+ * dispatch.c - what a worker does next.
+ *
+ * A round serves one subscription: the one whose turn it is among those that have
+ * work, so that none waits for more than a round of each other one.  It leases lanes,
+ * and then runs, each for at most about outbox.batch_time: retries that are
+ * due, open gates, entries that must be worked carefully, and one batch from the lanes.
+ *
+ * A batch that failed is run again in smaller parts, in the same order: first
+ * what came before the failed call, then that delivery alone at the front.
+ * Only a delivery that fails at the front, with nothing before it in its
+ * transaction, has used an attempt.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "batch.h"
+#include "dispatch.h"
+#include "extension.h"
+#include "handler.h"
+#include "lease.h"
+#include "settings.h"
+#include "settle.h"
+#include "subscription.h"
+
+#define FIRST_BATCH			32	/* events; doubles while all goes well */
+#define CAREFUL_BATCH		4	/* after a holder died */
+#define FULL_LOOK_US		(5 * USECS_PER_SEC) /* all lanes, in case a hint was missed */
+#define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
+#define PROBLEM_PAUSE_US	USECS_PER_SEC	/* before a stopped subscription is tried again */
+#define ROLE_TURN_US		USECS_PER_SEC	/* a process serves its role at least so long */
+#define RECHECK_MS			20		/* when there is work, but not for us just now */
+#define CONFLICT_RETRIES	3	/* of a serialization failure or deadlock, at once and for free */
+
+volatile sig_atomic_t outbox_dispatch_in_handler = false;
+
+/* what this process remembers of a subscription */
+typedef struct Memo
+{
+	int32		subscription_id;	/* the key */
+	TimestampTz next_full_look;
+	TimestampTz next_due;		/* the first retry known, or DT_NOEND */
+	TimestampTz not_before;		/* stopped, or the outage guard's distance */
+	bool		look_again;		/* there was more when the last round ended */
+	bool		check_receipts;
+	int			batch_limit;	/* grows up to batch_size */
+	int			limit_once;		/* 0: none; the part of a failed batch that went well */
+	int			single_left;	/* deliveries to run one by one after a failed batch */
+	int32		front_lane;		/* the lane to read first */
+	int32		front_after;	/* and after limit_once: that of the failed delivery, or -1 */
+	int			conflicts;		/* of the delivery at the front */
+	double		average_us;		/* of a handler call, 0: not known */
+} Memo;
+
+/* a round at hand */
+typedef struct Round
+{
+	OutboxProcess *self;
+	OutboxDatabase *db;
+	OutboxSubscription *subscription;
+	Memo	   *memo;
+	OutboxHandler handler;
+	OutboxGuard guard;
+	TimestampTz now;
+	int			nlanes;
+	OutboxLane **lanes;			/* with work */
+	int			nheld;
+	OutboxLane **held;			/* of these, ours */
+	bool		did_something;
+} Round;
+
+static HTAB *memos = NULL;
+static MemoryContext round_context = NULL;
+static int32 last_served = 0;
+static TimestampTz role_since = 0;
+
+/* ---------------------------------------------------------------- small things */
+
+static Memo *
+memo_of(int32 subscription_id)
+{
+	bool		found;
+	Memo	   *memo;
+
+	if (memos == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(int32), .entrysize = sizeof(Memo), .hcxt = TopMemoryContext};
+
+		memos = hash_create("outbox subscriptions at work", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	memo = hash_search(memos, &subscription_id, HASH_ENTER, &found);
+	if (!found)
+	{
+		memset(memo, 0, sizeof(*memo));
+		memo->subscription_id = subscription_id;
+		memo->next_full_look = DT_NOBEGIN;
+		memo->not_before = DT_NOBEGIN;
+		memo->next_due = DT_NOEND;
+		memo->batch_limit = FIRST_BATCH;
+		memo->front_after = -1;
+	}
+	return memo;
+}
+
+static void
+begin_transaction(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	MemoryContextSwitchTo(round_context);
+}
+
+static void
+commit_transaction(void)
+{
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+}
+
+/* ---------------------------------------------------------------- whose turn */
+
+static bool
+is_dispatchable(const OutboxSubscription *s)
+{
+	return s->handler != NULL && s->run_as != NULL && !s->paused;
+}
+
+/* Is there a reason to look at the subscription's lanes? */
+static bool
+has_reason(Round *round, OutboxSubscription *s, Memo *memo)
+{
+	if (memo->not_before > round->now)
+		return false;
+	if (memo->look_again || memo->next_full_look <= round->now || memo->next_due <= round->now)
+		return true;
+	for (int i = 0; i < s->first_lane + s->lanes; i++)
+	{
+		if (outbox_lease_has_news(round->db, outbox_lease_lane(s->id, i)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is this the last worker that is not held up in a long call, with the others held up
+ * in this very subscription?  Then it is kept for the others.
+ */
+static bool
+would_take_last_worker(Round *round, OutboxSubscription *s, int dispatchable)
+{
+	int64		held_up = 2 * (int64) outbox_batch_time * 1000;
+	TimestampTz now = GetCurrentTimestamp();
+	int			others = 0;
+	int			in_it = 0;
+
+	if (dispatchable < 2)
+		return false;
+	for (int i = 0; i < outbox_shared->max_processes; i++)
+	{
+		OutboxProcess *process = &outbox_shared->processes[i];
+		uint64		since;
+
+		if (process == round->self || process->kind != PROCESS_WORKER ||
+			process->database != MyDatabaseId || process->pid == 0)
+			continue;
+		since = pg_atomic_read_u64(&process->busy_since);
+		others++;
+		if (since != 0 && (int64) (now - (TimestampTz) since) > held_up &&
+			pg_atomic_read_u32(&process->subscription_id) == (uint32) s->id)
+			in_it++;
+	}
+	return others > 0 && in_it == others;
+}
+
+/* Does another worker that is alive serve this role? */
+static bool
+role_is_served(Round *round, Oid role)
+{
+	for (int i = 0; i < outbox_shared->max_processes; i++)
+	{
+		OutboxProcess *process = &outbox_shared->processes[i];
+
+		if (process != round->self && process->kind == PROCESS_WORKER && process->pid != 0 &&
+			process->database == MyDatabaseId && process->role == role)
+			return true;
+	}
+	return false;
+}
+
+/* Not ours, and its holder is there to see to it? */
+static bool
+is_within_reach(const OutboxLane *lane)
+{
+	OutboxProcess *holder;
+
+	if (lane->held || lane->holder == 0)
+		return true;
+	holder = outbox_shmem_find_process(lane->holder);
+	return holder == NULL || pg_atomic_read_u64(&holder->busy_since) != 0;
+}
+
+/* Only lanes with news, unless it is time to look at all of them.  In SPI. */
+static void
+look(Round *round)
+{
+	OutboxSubscription *s = round->subscription;
+	Memo	   *memo = round->memo;
+	int32	   *numbers = palloc((s->first_lane + s->lanes) * sizeof(int32));
+	int			n = 0;
+	OutboxLane **found;
+	int			nfound;
+
+	if (memo->next_full_look <= round->now || memo->next_due <= round->now)
+	{
+		memo->next_full_look = round->now + FULL_LOOK_US;
+		memo->next_due = DT_NOEND;
+		n = -1;
+	}
+	else
+	{
+		for (int i = 0; i < s->first_lane + s->lanes; i++)
+		{
+			OutboxLane *lane = outbox_lease_lane(s->id, i);
+
+			if (outbox_lease_has_news(round->db, lane) || (memo->look_again && (lane->touched || outbox_lease_has_work(lane, round->now))))
+				numbers[n++] = i;
+		}
+	}
+	memo->look_again = false;
+	nfound = outbox_lease_look(s, round->db, n, numbers, &found);
+	round->lanes = palloc(Max(1, nfound) * sizeof(OutboxLane *));
+	round->nlanes = 0;
+	for (int i = 0; i < nfound; i++)
+	{
+		if (!is_within_reach(found[i]))
+			continue;
+		if (found[i]->has_due)
+			memo->next_due = Min(memo->next_due, found[i]->due);
+		if (outbox_lease_has_work(found[i], round->now))
+			round->lanes[round->nlanes++] = found[i];
+	}
+}
+
+/* Can it run?  Otherwise it says why, and is tried again later.  In SPI. */
+static bool
+resolve_handler(Round *round)
+{
+	OutboxProblem problem;
+
+	if (outbox_handler_resolve(round->subscription, &round->handler, &problem))
+	{
+		if (round->guard.stopped)
+			outbox_settle_note_problem(round->subscription, NULL, NULL);
+		return true;
+	}
+	outbox_settle_note_problem(round->subscription, problem.code, problem.reason);
+	round->memo->not_before = round->now + PROBLEM_PAUSE_US;
+	round->memo->look_again = true;
+	return false;
+}
+
+typedef enum Turn
+{
+	TURN_NONE,
+	TURN_OURS,
+	TURN_OTHER_ROLE
+} Turn;
+
+/*
+ * A process serves one role.  Another role's turn comes in another process: that one is
+ * there, or this one makes room for it once its own role has had its time.
+ */
+static Turn
+check_role(Round *round)
+{
+	if (round->self->role == InvalidOid)
+	{
+		round->self->role = round->handler.role;
+		role_since = round->now;
+	}
+	if (round->self->role == round->handler.role)
+		return TURN_OURS;
+	round->memo->look_again = true;
+	if (role_is_served(round, round->handler.role) || round->now - role_since < ROLE_TURN_US)
+		return TURN_NONE;
+	return TURN_OTHER_ROLE;
+}
+
+static Turn
+consider(Round *round, OutboxSubscription *s, int dispatchable)
+{
+	round->subscription = s;
+	round->memo = memo_of(s->id);
+	if (!has_reason(round, s, round->memo) || would_take_last_worker(round, s, dispatchable))
+		return TURN_NONE;
+	look(round);
+	if (round->nlanes == 0)
+		return TURN_NONE;
+	outbox_settle_read_guard(s, &round->guard);
+	if (round->guard.level > 0 && round->guard.until > round->now)
+	{
+		round->memo->not_before = Min(round->guard.until, round->now + PROBLEM_PAUSE_US);
+		round->memo->look_again = true;
+		return TURN_NONE;
+	}
+	if (!resolve_handler(round))
+		return TURN_NONE;
+	return check_role(round);
+}
+
+/* The next subscription with work, after the one served last.  In SPI. */
+static Turn
+choose(Round *round)
+{
+	OutboxSubscription *all;
+	int			n = outbox_subscription_all(&all);
+	int			dispatchable = 0;
+	int			first = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		dispatchable += is_dispatchable(&all[i]);
+		if (all[i].id <= last_served)
+			first = i + 1;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		OutboxSubscription *s = &all[(first + i) % n];
+		Turn		its;
+
+		if (!is_dispatchable(s))
+			continue;
+		its = consider(round, s, dispatchable);
+		if (its != TURN_NONE)
+			return its;
+	}
+	return TURN_NONE;
+}
+
+/* Milliseconds until something known is due. */
+static long
+time_to_sleep(Round *round)
+{
+	HASH_SEQ_STATUS all;
+	Memo	   *memo;
+	TimestampTz next = round->now + (int64) outbox_poll_interval * 1000;
+
+	if (memos == NULL)
+		return outbox_poll_interval;
+	hash_seq_init(&all, memos);
+	while ((memo = hash_seq_search(&all)) != NULL)
+	{
+		if (memo->next_due < next)
+			next = Max(memo->next_due, memo->not_before);
+		if (memo->look_again && memo->not_before > round->now)
+			next = Min(next, memo->not_before);
+	}
+	if (next <= round->now)
+		return Min(outbox_poll_interval, RECHECK_MS);
+	return Min((long) outbox_poll_interval, (next - round->now) / 1000 + 1);
+}
+
+/* ---------------------------------------------------------------- leasing lanes */
+
+/* Lanes with work that are not ours: our share of them, more when nobody else takes them. */
+static void
+lease_lanes(Round *round)
+{
+	int			share = Max(1, round->nlanes / Max(1, outbox_workers));
+	int			taken = 0;
+	int			wanted = 0;
+	bool		only_careful = false;
+
+	for (int i = 0; i < round->nlanes; i++)
+		wanted += !round->lanes[i]->held;
+	if (wanted == 0)
+		return;
+	begin_transaction();
+	/* free ones and those of the dead first, then those whose holder is busy elsewhere */
+	for (int pass = 0; pass < 2 && taken < share; pass++)
+	{
+		for (int i = 0; i < round->nlanes && taken < share; i++)
+		{
+			OutboxLane *lane = round->lanes[i];
+			bool		free = lane->holder == 0 || outbox_shmem_find_process(lane->holder) == NULL;
+
+			if (lane->held || free != (pass == 0))
+				continue;
+			if (pass == 1 && taken + round->nheld > 0)
+				break;
+			if (!outbox_lease_acquire(round->subscription, lane, round->self))
+				continue;
+			taken++;
+			only_careful |= lane->unclean;
+			(void) outbox_settle_recover(round->subscription, lane, round->self);
+		}
+	}
+	commit_transaction();
+	if (only_careful)
+		round->memo->batch_limit = CAREFUL_BATCH;
+}
+
+static void
+list_held(Round *round)
+{
+	round->held = palloc(Max(1, round->nlanes) * sizeof(OutboxLane *));
+	round->nheld = 0;
+	for (int i = 0; i < round->nlanes; i++)
+	{
+		if (round->lanes[i]->held)
+		{
+			round->lanes[i]->last_used = round->now;
+			round->held[round->nheld++] = round->lanes[i];
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- failures */
+
+static bool
+is_conflict(const OutboxBatch *batch)
+{
+	return strcmp(batch->failure.sqlstate, "40001") == 0 || strcmp(batch->failure.sqlstate, "40P01") == 0;
+}
+
+/* In a transaction of its own: the delivery at the front has used an attempt. */
+static void
+record_failure(Round *round, OutboxBatch *batch, OutboxDelivery *d)
+{
+	OutboxEventReader *reader;
+	TupleTableSlot *event;
+
+	begin_transaction();
+	if (outbox_lease_lock(d->lane))
+	{
+		if (batch->source == BATCH_STARTED)
+			outbox_settle_fail_started(round->subscription, d, &batch->failure, round->self);
+		else
+		{
+			reader = outbox_batch_open_reader();
+			if (outbox_batch_read_event(reader, &d->event_id, &event))
+				outbox_batch_read_key(round->subscription, event, d);
+			outbox_batch_close_reader(reader);
+			outbox_settle_fail_first(round->subscription, d, &batch->failure, round->self);
+		}
+	}
+	commit_transaction();
+	if (!d->lane->held)
+		return;
+	d->lane->has_gate |= (d->event_key != NULL);
+	if (batch->source == BATCH_FROM_LANES)
+		d->lane->cursor = Max(d->lane->cursor, d->position);
+}
+
+/* Not run to the end because the worker must stop: as if it had not been started. */
+static void
+put_back(Round *round, OutboxDelivery *d)
+{
+	begin_transaction();
+	if (outbox_lease_lock(d->lane))
+		outbox_settle_put_back(round->subscription, d);
+	commit_transaction();
+}
+
+/* Which smaller part of the batch to run next, or whose failure it is. */
+static void
+handle_failure(Round *round, OutboxBatch *batch)
+{
+	Memo	   *memo = round->memo;
+	bool		alone = batch->count == 1 || (batch->failed_index == 0 && !round->handler.batch);
+
+	memo->look_again = true;
+	if (batch->interruption == INTERRUPTED_SHUTDOWN)
+		return;
+	if (batch->stage == STAGE_RECEIPTS)
+	{
+		if (memo->check_receipts)
+			memo->not_before = outbox_settings_now() + PROBLEM_PAUSE_US;
+		memo->check_receipts = true;
+	}
+	else if (alone)
+	{
+		if (is_conflict(batch) && memo->conflicts++ < CONFLICT_RETRIES)
+			return;
+		memo->conflicts = 0;
+		record_failure(round, batch, &batch->deliveries[0]);
+		memo->single_left = Max(0, memo->single_left - 1);
+	}
+	else if (batch->failed_index > 0)
+	{
+		memo->limit_once = batch->failed_index;
+		memo->front_after = batch->deliveries[batch->failed_index].lane->lane;
+	}
+	else if (batch->interruption == INTERRUPTED_DEADLINE)
+		memo->batch_limit = memo->limit_once = Max(1, batch->count / 2);
+	else
+		memo->single_left = batch->count;
+}
+
+static void
+handle_success(Round *round, OutboxBatch *batch)
+{
+	Memo	   *memo = round->memo;
+
+	if (batch->completed > 0)
+	{
+		memo->conflicts = 0;
+		memo->average_us = memo->average_us == 0 ? batch->average_us : (memo->average_us * 3 + batch->average_us) / 4;
+		if (round->guard.failures > 0 || round->guard.level > 0)
+		{
+			begin_transaction();
+			outbox_settle_note_success(round->subscription);
+			commit_transaction();
+			round->guard.failures = round->guard.level = 0;
+		}
+	}
+	if (batch->source == BATCH_STARTED)
+		return;
+	memo->check_receipts = false;
+	if (memo->limit_once > 0)
+	{
+		memo->limit_once = 0;
+		memo->front_lane = memo->front_after >= 0 ? memo->front_after : memo->front_lane;
+		memo->front_after = -1;
+	}
+	else if (memo->single_left > 0)
+		memo->single_left -= Min(memo->single_left, Max(1, batch->count));
+	else
+		memo->batch_limit = Min(memo->batch_limit * 2, OUTBOX_BATCH_SIZE_MAX);
+}
+
+static void
+run_batch(Round *round, OutboxBatch *batch)
+{
+	uint64		none = 0;
+
+	pgstat_report_activity(STATE_RUNNING, psprintf("subscription %s", round->subscription->name));
+	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
+	pg_atomic_write_u64(&round->self->busy_since, GetCurrentTimestamp());
+	outbox_batch_run(batch);
+	pg_atomic_write_u64(&round->self->busy_since, none);
+	pg_atomic_write_u32(&round->self->subscription_id, 0);
+	MemoryContextSwitchTo(round_context);
+	if (batch->failed)
+		handle_failure(round, batch);
+	else
+		handle_success(round, batch);
+	round->did_something |= batch->failed || batch->completed > 0 || batch->moved > 0;
+}
+
+/* ---------------------------------------------------------------- single deliveries */
+
+static bool
+time_is_up(Round *round)
+{
+	return ShutdownRequestPending ||
+		outbox_settings_now() - round->now >= (int64) outbox_batch_time * 1000 ||
+		round->memo->not_before > round->now;
+}
+
+/* A delivery whose start is on record: run it to an end. */
+static void
+run_started(Round *round, OutboxDelivery *d)
+{
+	OutboxBatch batch = {
+		.subscription = round->subscription, .handler = &round->handler, .self = round->self,
+		.source = BATCH_STARTED, .nlanes = 1, .lanes = &d->lane, .limit = 1
+	};
+
+	round->memo->conflicts = 0;
+	do
+	{
+		batch.deliveries = d;
+		run_batch(round, &batch);
+		batch.check_receipts = round->memo->check_receipts;
+	} while (batch.failed && d->lane->held && !time_is_up(round) &&
+			 (batch.stage == STAGE_RECEIPTS || (is_conflict(&batch) && round->memo->conflicts > 0)));
+	if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
+						 (is_conflict(&batch) && round->memo->conflicts > 0)))
+		put_back(round, d);
+}
+
+/* Retries that are due, one after the other. */
+static void
+run_due(Round *round, int most)
+{
+	for (int i = 0; i < round->nheld && most > 0; i++)
+	{
+		OutboxLane *lane = round->held[i];
+
+		while (lane->has_due && lane->due <= round->now && most > 0 && !time_is_up(round))
+		{
+			OutboxDelivery d;
+			bool		started;
+
+			begin_transaction();
+			started = outbox_lease_lock(lane) && outbox_settle_start_due(round->subscription, lane, &d, round->self);
+			commit_transaction();
+			if (!started)
+				break;
+			run_started(round, &d);
+			round->did_something = true;
+			most--;
+		}
+	}
+}
+
+/*
+ * One entry of a lane whose holder died: park it behind its gate, or put its start on record.
+ * In a transaction; false when there is nothing to run.
+ */
+static bool
+start_or_park(Round *round, OutboxDelivery *d)
+{
+	if (d->event_key != NULL &&
+		outbox_settle_find_gate(d->lane, d->tenant_id, d->event_key, &d->gate_id))
+	{
+		outbox_settle_park(d);
+		return false;
+	}
+	outbox_settle_start_first(round->subscription, d, round->self);
+	return true;
+}
+
+static bool
+start_next_entry(Round *round, OutboxLane *lane, OutboxDelivery *d)
+{
+	OutboxEventReader *reader = outbox_batch_open_reader();
+	TupleTableSlot *event;
+	bool		found = false;
+
+	if (outbox_lease_lock(lane) && outbox_lease_next_entry(lane, &d->position, &d->event_id))
+	{
+		d->lane = lane;
+		found = outbox_batch_read_event(reader, &d->event_id, &event);
+		if (found)
+		{
+			outbox_batch_read_key(round->subscription, event, d);
+			found = start_or_park(round, d);
+		}
+		else
+			outbox_lease_move_cursor(lane, d->position);
+	}
+	outbox_batch_close_reader(reader);
+	return found;
+}
+
+/* Entries that may be what killed the holder before: each with its start on record. */
+static void
+run_carefully(Round *round, int most)
+{
+	for (int i = 0; i < round->nheld; i++)
+	{
+		OutboxLane *lane = round->held[i];
+
+		while (lane->held && lane->cursor < lane->careful_through && most-- > 0 && !time_is_up(round))
+		{
+			OutboxDelivery d = {0};
+			bool		started;
+
+			begin_transaction();
+			started = start_next_entry(round, lane, &d);
+			commit_transaction();
+			if (d.position == 0)
+				break;
+			lane->cursor = Max(lane->cursor, d.position);
+			round->did_something = true;
+			if (!started)
+				continue;
+			lane->has_gate |= (d.event_key != NULL);
+			run_started(round, &d);
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- batches */
+
+static int
+batch_limit(Round *round)
+{
+	Memo	   *memo = round->memo;
+	int			limit = Min(memo->batch_limit, round->subscription->batch_size);
+
+	if (memo->average_us > 0)
+		limit = (int) Min(limit, Max(1, outbox_batch_time * 1000.0 / memo->average_us));
+	if (memo->limit_once > 0)
+		limit = Min(limit, memo->limit_once);
+	if (memo->single_left > 0 || round->guard.level > 0)
+		limit = 1;
+	return Max(1, limit);
+}
+
+/* The lanes that may be worked in batches, the front one first. */
+static int
+order_lanes(Round *round, OutboxLane **lanes)
+{
+	int			n = 0;
+
+	for (int pass = 0; pass < 2; pass++)
+	{
+		for (int i = 0; i < round->nheld; i++)
+		{
+			OutboxLane *lane = round->held[i];
+
+			if (lane->held && lane->cursor >= lane->careful_through && lane->end > lane->cursor &&
+				(lane->lane >= round->memo->front_lane) == (pass == 0))
+				lanes[n++] = lane;
+		}
+	}
+	return n;
+}
+
+static void
+run_lanes(Round *round)
+{
+	OutboxBatch batch = {
+		.subscription = round->subscription, .handler = &round->handler, .self = round->self,
+		.source = BATCH_FROM_LANES, .limit = batch_limit(round), .check_receipts = round->memo->check_receipts
+	};
+
+	bool		limited = round->memo->limit_once > 0;
+
+	batch.lanes = palloc(Max(1, round->nheld) * sizeof(OutboxLane *));
+	batch.nlanes = order_lanes(round, batch.lanes);
+	if (batch.nlanes == 0)
+		return;
+	run_batch(round, &batch);
+	/* the next batch begins where this one ended */
+	if (!batch.failed && !limited && round->memo->single_left == 0 && batch.count > 0)
+		round->memo->front_lane = batch.deliveries[batch.count - 1].lane->lane;
+}
+
+static void
+run_gates(Round *round)
+{
+	for (int i = 0; i < round->nheld && !time_is_up(round); i++)
+	{
+		OutboxLane *lane = round->held[i];
+		OutboxBatch batch = {
+			.subscription = round->subscription, .handler = &round->handler, .self = round->self,
+			.source = BATCH_FROM_GATE, .nlanes = 1, .lanes = &lane, .check_receipts = round->memo->check_receipts
+		};
+
+		if (!lane->held || !lane->has_open_gate)
+			continue;
+		batch.limit = lane->cursor < lane->careful_through ? 1 : batch_limit(round);
+		run_batch(round, &batch);
+	}
+}
+
+static void
+sweep_lanes(Round *round)
+{
+	for (int i = 0; i < round->nheld; i++)
+	{
+		OutboxLane *lane = round->held[i];
+
+		if (!lane->has_ended)
+			continue;
+		begin_transaction();
+		if (outbox_lease_lock(lane) && outbox_settle_sweep(round->subscription, lane) > 0)
+			round->did_something = true;
+		commit_transaction();
+	}
+}
+
+/* ---------------------------------------------------------------- rounds */
+
+/* The outage guard lets one delivery through at a time. */
+static void
+probe(Round *round)
+{
+	run_due(round, 1);
+	if (!round->did_something)
+		run_carefully(round, 1);
+	if (!round->did_something)
+		run_gates(round);
+	if (!round->did_something)
+		run_lanes(round);
+}
+
+static void
+serve(Round *round)
+{
+	list_held(round);
+	lease_lanes(round);
+	list_held(round);
+	sweep_lanes(round);
+	if (round->guard.level > 0)
+		probe(round);
+	else
+	{
+		run_due(round, INT_MAX);
+		run_gates(round);
+		run_carefully(round, INT_MAX);
+		run_lanes(round);
+	}
+	for (int i = 0; i < round->nheld; i++)
+		round->held[i]->touched = true;
+	if (round->did_something)
+		round->memo->look_again = true;
+}
+
+static void
+give_back_unused(Round *round)
+{
+	static TimestampTz next = 0;
+
+	if (round->now < next && round->now > next - KEEP_LEASES_US)
+		return;
+	begin_transaction();
+	(void) outbox_lease_give_back(round->now - KEEP_LEASES_US);
+	commit_transaction();
+	next = round->now + KEEP_LEASES_US;
+}
+
+long
+outbox_dispatch_round(OutboxProcess *self)
+{
+	Round		round = {.self = self, .db = outbox_shmem_my_database(), .now = outbox_settings_now()};
+	OutboxIncarnation known;
+	Turn		turn = TURN_NONE;
+
+	if (round.db == NULL)
+		return outbox_poll_interval;
+	if (round_context == NULL)
+	{
+		round_context = AllocSetContextCreate(TopMemoryContext, "outbox dispatch round", ALLOCSET_DEFAULT_SIZES);
+		outbox_handler_init();
+	}
+	MemoryContextReset(round_context);
+	MemoryContextSwitchTo(round_context);
+
+	if (self->role == InvalidOid)
+		last_served = (int32) pg_atomic_read_u32(&round.db->next_subscription) - 1;
+	begin_transaction();
+	outbox_extension_incarnation(&known);
+	if (!known.held)
+		turn = choose(&round);
+	commit_transaction();
+	if (turn == TURN_OTHER_ROLE)
+	{
+		/* whoever comes in our place begins with the one that waits */
+		pg_atomic_write_u32(&round.db->next_subscription, (uint32) round.subscription->id);
+		return -1;
+	}
+	if (turn == TURN_NONE)
+	{
+		give_back_unused(&round);
+		return time_to_sleep(&round);
+	}
+	last_served = round.subscription->id;
+	serve(&round);
+	return round.did_something ? 0 : time_to_sleep(&round);
+}
+
+void
+outbox_dispatch_give_back(OutboxProcess *self)
+{
+	if (round_context == NULL)
+		return;
+	MemoryContextSwitchTo(round_context);
+	begin_transaction();
+	(void) outbox_lease_give_back(DT_NOEND);
+	commit_transaction();
+	outbox_lease_forget();
+}

@@ -1,0 +1,25 @@
+/* dispatch.h - lease lanes, run batches of SQL handlers under the lease, give back. */
+#ifndef OUTBOX_DISPATCH_H
+#define OUTBOX_DISPATCH_H
+
+#include "outbox.h"
+#include "shmem.h"
+
+/*
+ * One round of a worker: at most one batch (or one single delivery) of one
+ * subscription.  Starts and commits its own transactions; contains the errors of handlers.  Returns
+ * the milliseconds until something is known to be due (at most the poll interval), 0 when there
+ * is more to do at once.  Returns -1 when the worker must be replaced (another role's turn).
+ */
+extern long outbox_dispatch_round(OutboxProcess *self);
+
+/* give all leases back cleanly (own transaction); called before a worker ends or after an error outside of handlers */
+extern void outbox_dispatch_give_back(OutboxProcess *self);
+
+/*
+ * True while a handler runs: SIGTERM then cancels it as a query cancel would, so that the
+ * worker can give its leases back and end cleanly.  Read by the signal handler.
+ */
+extern PGDLLIMPORT volatile sig_atomic_t outbox_dispatch_in_handler;
+
+#endif							/* OUTBOX_DISPATCH_H */

@@ -1,0 +1,204 @@
+/*
+ * extension.c - is the extension installed in this database, whose is it, and
+ * which cluster's transaction ids does its log carry?
+ *
+ * The catalogs are asked each time, by direct scans: a stale answer after DROP
+ * EXTENSION would be worse than the microseconds saved.  Only the incarnation is
+ * remembered, since every publish() needs it.
+ */
+#include "outbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "extension.h"
+#include "settings.h"
+#include "store.h"
+
+static OutboxIncarnation known_incarnation;
+static bool incarnation_valid = false;
+static uint64 incarnation_invalidations = 0;
+static Oid	incarnation_relid = InvalidOid;
+
+/* ---------------------------------------------------------------- catalogs */
+
+static void
+read_extension(OutboxExtension *extension, Relation catalog, HeapTuple tuple)
+{
+	Form_pg_extension form = (Form_pg_extension) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		version = heap_getattr(tuple, Anum_pg_extension_extversion, RelationGetDescr(catalog), &isnull);
+
+	extension->oid = form->oid;
+	extension->schema = form->extnamespace;
+	extension->owner = form->extowner;
+	if (!isnull)
+		text_to_cstring_buffer(DatumGetTextPP(version), extension->version, sizeof(extension->version));
+}
+
+bool
+outbox_extension_lookup(OutboxExtension *extension)
+{
+	Relation	catalog = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	memset(extension, 0, sizeof(OutboxExtension));
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(OUTBOX_SCHEMA));
+	scan = systable_beginscan(catalog, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		read_extension(extension, catalog, tuple);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return OidIsValid(extension->oid);
+}
+
+bool
+outbox_extension_lock(OutboxExtension *extension)
+{
+	Oid			locked;
+
+	if (!outbox_extension_lookup(extension))
+		return false;
+	locked = extension->oid;
+	LockDatabaseObject(ExtensionRelationId, locked, 0, AccessShareLock);
+	if (outbox_extension_lookup(extension) && extension->oid == locked)
+		return true;
+	UnlockDatabaseObject(ExtensionRelationId, locked, 0, AccessShareLock);
+	return false;
+}
+
+Oid
+outbox_extension_relid(const char *relname)
+{
+	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(relname, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, relname),
+				 errhint("The extension \"%s\" is not installed in this database, or not completely.", OUTBOX_LIBRARY)));
+	return relid;
+}
+
+/* ---------------------------------------------------------------- incarnation */
+
+static void
+forget_incarnation(Datum arg, Oid relid)
+{
+	if (relid != InvalidOid && relid != incarnation_relid)
+		return;
+	incarnation_valid = false;
+	incarnation_invalidations++;
+}
+
+/*
+ * The newest row of outbox.incarnation, whatever the caller's snapshot; false when there is none.
+ * The table is only ever appended to, hence a snapshot that locks nothing will do.
+ */
+static bool
+read_newest(int *incarnation, uint64 *system_identifier, Oid *database)
+{
+	OutboxScan	scan;
+	bool		isnull;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, incarnation_relid, outbox_store_primary_key(incarnation_relid), SnapshotSelf, 0);
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, false);
+	if (found)
+	{
+		*incarnation = DatumGetInt32(slot_getattr(scan.slot, 1, &isnull));
+		*system_identifier = (uint64) DatumGetInt64(slot_getattr(scan.slot, 2, &isnull));
+		*database = DatumGetObjectId(slot_getattr(scan.slot, 3, &isnull));
+	}
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+static void
+load_incarnation(void)
+{
+	static bool registered = false;
+	uint64		invalidations;
+	uint64		system_identifier;
+	Oid			database;
+	int			newest;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(forget_incarnation, (Datum) 0);
+		registered = true;
+	}
+	incarnation_relid = outbox_extension_relid("incarnation");
+	invalidations = incarnation_invalidations;
+	if (read_newest(&newest, &system_identifier, &database))
+	{
+		known_incarnation.held = (system_identifier != GetSystemIdentifier() || database != MyDatabaseId);
+		known_incarnation.incarnation = newest + (known_incarnation.held ? 1 : 0);
+	}
+	else
+	{
+		known_incarnation.held = false;
+		known_incarnation.incarnation = 1;
+	}
+	incarnation_valid = (invalidations == incarnation_invalidations);
+}
+
+void
+outbox_extension_incarnation(OutboxIncarnation *incarnation)
+{
+	if (!incarnation_valid)
+		load_incarnation();
+	*incarnation = known_incarnation;
+}
+
+/*
+ * Two that come at once meet on the lock, and the second one finds the row.
+ */
+void
+outbox_extension_record_incarnation(void)
+{
+	Datum		values[4];
+	bool		nulls[4] = {false};
+	uint64		system_identifier;
+	Oid			database;
+	int			newest;
+	OutboxWriter *writer;
+
+	incarnation_relid = outbox_extension_relid("incarnation");
+	if (read_newest(&newest, &system_identifier, &database))
+		return;
+	LockRelationOid(incarnation_relid, ShareUpdateExclusiveLock);
+	if (read_newest(&newest, &system_identifier, &database))
+		return;
+	values[0] = Int32GetDatum(1);
+	values[1] = Int64GetDatum((int64) GetSystemIdentifier());
+	values[2] = ObjectIdGetDatum(MyDatabaseId);
+	values[3] = TimestampTzGetDatum(outbox_settings_now());
+	writer = outbox_store_open_writer(incarnation_relid);
+	outbox_store_put(writer, values, nulls);
+	outbox_store_close_writer(writer);
+	CacheInvalidateRelcacheByRelid(incarnation_relid);
+	CommandCounterIncrement();
+}

@@ -1,0 +1,325 @@
+/*
+ * handler.c - the code of other roles, run inside this process.
+ *
+ * What a handler may do must not depend on who else is served by this process, and
+ * must not reach further than its role:
+ * - the role is set after the transaction's start and kept through its commit,
+ *   as SECURITY_LOCAL_USERID_CHANGE, so that SET ROLE and SET SESSION
+ *   AUTHORIZATION are refused and whatever runs at commit runs as the role;
+ * - settings are changed in a nest level of their own, rolled back after each call;
+ * - deferred triggers fire after each call, inside that level;
+ * - cursors, listeners, temporary tables, prepared statements and session locks
+ *   are gone before the next transaction; a process serves one role only.
+ *
+ * The time limit is our own timeout, so that it is told apart from an
+ * administrator's cancel.  A handler that swallows it is cancelled again, and
+ * when it goes on all the same the process ends.
+ */
+#include "outbox.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "parser/parse_func.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/regproc.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timeout.h"
+#include "utils/typcache.h"
+#include "utils/varlena.h"
+
+#include "dispatch.h"
+#include "extension.h"
+#include "handler.h"
+#include "session.h"
+#include "settings.h"
+#include "store.h"
+
+#define SWALLOWED_AGAIN_MS	1000	/* between cancels of a handler that goes on */
+#define SWALLOWED_MAX		3	/* cancels, then the process ends */
+
+OutboxCurrentDelivery outbox_handler_current = {NULL};
+OutboxRequest outbox_handler_request;
+
+static TimeoutId limit_timeout;
+static volatile sig_atomic_t limit_fired = 0;	/* how often */
+static OutboxInterruption limit_kind = INTERRUPTED_NOT;
+
+static const char *context_values[OUTBOX_CONTEXT_FIELDS];
+
+static OutboxStatement select_search_path = {
+	"select pg_catalog.substr(o, 13) from pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) as o"
+	" where s.setdatabase in (0, $1) and s.setrole in (0, $2) and o like 'search\\_path=%'"
+	" order by s.setrole <> 0 desc, s.setdatabase <> 0 desc limit 1",
+	2, {OIDOID, OIDOID}
+};
+
+/* ---------------------------------------------------------------- the time limit */
+
+static void
+limit_reached(void)
+{
+	if (++limit_fired > SWALLOWED_MAX)
+		ProcDiePending = true;
+	else
+		QueryCancelPending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+	enable_timeout_after(limit_timeout, SWALLOWED_AGAIN_MS);
+}
+
+void
+outbox_handler_init(void)
+{
+	limit_timeout = RegisterTimeout(USER_TIMEOUT, limit_reached);
+}
+
+static void
+arm_limit(int64 limit, OutboxInterruption kind)
+{
+	limit_fired = 0;
+	limit_kind = kind;
+	if (limit > 0)
+		enable_timeout_after(limit_timeout, (int) Min(limit / 1000 + 1, INT_MAX));
+}
+
+/* The timeout is over, and with it a cancel that came too late to be seen. */
+static void
+disarm_limit(void)
+{
+	disable_timeout(limit_timeout, false);
+	if (limit_fired)
+		QueryCancelPending = false;
+}
+
+OutboxInterruption
+outbox_handler_interruption(void)
+{
+	if (ShutdownRequestPending)
+		return INTERRUPTED_SHUTDOWN;
+	return limit_fired ? limit_kind : INTERRUPTED_NOT;
+}
+
+/* ---------------------------------------------------------------- finding it */
+
+static bool
+report_problem(OutboxProblem *problem, const char *code, char *reason)
+{
+	problem->code = code;
+	problem->reason = reason;
+	return false;
+}
+
+static Oid
+find_function(const char *name, bool *batch)
+{
+	List	   *names = outbox_compat_qualified_names(name);
+	Oid			event = get_rel_type_id(outbox_extension_relid("event"));
+	Oid			argument = event;
+	Oid			function = LookupFuncName(names, 1, &argument, true);
+
+	*batch = false;
+	if (!OidIsValid(function))
+	{
+		argument = get_array_type(event);
+		function = LookupFuncName(names, 1, &argument, true);
+		*batch = true;
+	}
+	return function;
+}
+
+/* What search_path a session of the role would begin with. In our own settings. */
+static char *
+find_search_path(Oid role)
+{
+	Datum		args[2] = {ObjectIdGetDatum(MyDatabaseId), ObjectIdGetDatum(role)};
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *path = NULL;
+	bool		isnull;
+
+	SPI_connect();
+	if (outbox_store_run(&select_search_path, args, NULL, 1) > 0)
+	{
+		Datum		value = outbox_store_value(0, 1, &isnull);
+
+		path = MemoryContextStrdup(caller, TextDatumGetCString(value));
+	}
+	SPI_finish();
+	return path != NULL ? path : pstrdup(outbox_session_default_search_path());
+}
+
+bool
+outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *handler, OutboxProblem *problem)
+{
+	Oid			schema;
+
+	memset(handler, 0, sizeof(*handler));
+	handler->role = get_role_oid(subscription->run_as, true);
+	if (!OidIsValid(handler->role))
+		return report_problem(problem, "42704", psprintf("role \"%s\" does not exist", subscription->run_as));
+	handler->function = find_function(subscription->handler, &handler->batch);
+	if (!OidIsValid(handler->function))
+		return report_problem(problem, "42883", psprintf("function %s(outbox.event) does not exist", subscription->handler));
+	schema = get_func_namespace(handler->function);
+	if (!outbox_compat_may_use_schema(schema, handler->role))
+		return report_problem(problem, "42501", psprintf("role \"%s\" has no USAGE on the schema of %s",
+														 subscription->run_as, subscription->handler));
+	if (!outbox_compat_may_execute(handler->function, handler->role))
+		return report_problem(problem, "42501", psprintf("role \"%s\" has no EXECUTE on %s",
+														 subscription->run_as, subscription->handler));
+	handler->search_path = find_search_path(handler->role);
+	return true;
+}
+
+/* ---------------------------------------------------------------- becoming the role */
+
+void
+outbox_handler_enter(OutboxHandler *handler)
+{
+	SetUserIdAndSecContext(handler->role, SECURITY_LOCAL_USERID_CHANGE);
+	(void) NewGUCNestLevel();
+	outbox_session_for_handlers(handler->search_path);
+	fmgr_info(handler->function, &handler->finfo);
+}
+
+/* ---------------------------------------------------------------- its argument */
+
+static TupleDesc
+event_descriptor(void)
+{
+	static TupleDesc descriptor = NULL;
+	static Oid	type = InvalidOid;
+	Oid			current = get_rel_type_id(outbox_extension_relid("event"));
+
+	if (descriptor == NULL || current != type)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+
+		if (descriptor != NULL)
+			FreeTupleDesc(descriptor);
+		descriptor = lookup_rowtype_tupdesc_copy(current, -1);
+		MemoryContextSwitchTo(caller);
+		type = current;
+	}
+	return descriptor;
+}
+
+Datum
+outbox_handler_event(TupleTableSlot *row)
+{
+	TupleDesc	descriptor = event_descriptor();
+	HeapTuple	tuple;
+
+	slot_getsomeattrs(row, OUTBOX_EVENT_COLUMNS);
+	tuple = heap_form_tuple(descriptor, row->tts_values, row->tts_isnull);
+	return heap_copy_tuple_as_datum(tuple, descriptor);
+}
+
+Datum
+outbox_handler_event_array(Datum *events, int count)
+{
+	ArrayType  *array = construct_array(events, count, event_descriptor()->tdtypeid, -1, false, TYPALIGN_DOUBLE);
+
+	return PointerGetDatum(array);
+}
+
+/* ---------------------------------------------------------------- its context */
+
+static const char *
+text_attribute(TupleTableSlot *row, OutboxEventColumn column)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(row, column + 1, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+void
+outbox_handler_set_context(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		id;
+
+	outbox_settings_handler_context = NULL;
+	if (row == NULL)
+		return;
+	context_values[CTX_TENANT_ID] = text_attribute(row, EV_TENANT_ID);
+	context_values[CTX_ACTOR_TYPE] = text_attribute(row, EV_ACTOR_TYPE);
+	context_values[CTX_ACTOR_ID] = text_attribute(row, EV_ACTOR_ID);
+	context_values[CTX_REQUEST_ID] = text_attribute(row, EV_REQUEST_ID);
+	context_values[CTX_TRACE_ID] = text_attribute(row, EV_TRACE_ID);
+	context_values[CTX_CORRELATION_ID] = text_attribute(row, EV_CORRELATION_ID);
+	context_values[CTX_SOURCE] = text_attribute(row, EV_SOURCE);
+	/* what the handler publishes is caused by this event */
+	id = slot_getattr(row, EV_EVENT_ID + 1, &isnull);
+	context_values[CTX_CAUSATION_ID] = DatumGetCString(DirectFunctionCall1(uuid_out, id));
+	outbox_settings_handler_context = context_values;
+}
+
+/* ---------------------------------------------------------------- the call */
+
+void
+outbox_handler_call(OutboxHandler *handler, Datum argument, int64 limit, OutboxInterruption kind)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	int			level = NewGUCNestLevel();
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	InitFunctionCallInfoData(*fcinfo, &handler->finfo, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = argument;
+	fcinfo->args[0].isnull = false;
+
+	arm_limit(limit, kind);
+	outbox_dispatch_in_handler = true;
+	CHECK_FOR_INTERRUPTS();
+	(void) FunctionCallInvoke(fcinfo);
+	PopActiveSnapshot();
+	AfterTriggerFireDeferred();
+	outbox_dispatch_in_handler = false;
+	disarm_limit();
+	if (limit_fired || ShutdownRequestPending)
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("handler went on after its cancellation")));
+	AtEOXact_GUC(false, level);
+}
+
+void
+outbox_handler_finish(void)
+{
+	PortalHashTableDeleteAll();
+	Async_UnlistenAll();
+	ResetTempTableNamespace();
+}
+
+void
+outbox_handler_clean(void)
+{
+	outbox_dispatch_in_handler = false;
+	outbox_handler_current.subscription = NULL;
+	outbox_settings_handler_context = NULL;
+	disarm_limit();
+	DropAllPreparedStatements();
+	LockReleaseSession(USER_LOCKMETHOD);
+	ResetSequenceCaches();
+	outbox_session_repin();
+}

@@ -1,0 +1,297 @@
+/*
+ * maintenance.c - upkeep, a little at a time.
+ *
+ * The router calls this between rounds.  Each step is a small transaction that
+ * waits for nobody: it makes one segment ahead, seals what is past, ends a
+ * routing generation that is drained, or trims a bounded number of rows that
+ * nobody reads any more (lane entries and cursors behind the lanes' cursors, ticks before
+ * the last, entries of subscriptions that are gone).
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "extension.h"
+#include "maintenance.h"
+#include "pattern.h"
+#include "segment.h"
+#include "settings.h"
+#include "store.h"
+#include "subscription.h"
+
+#define SEGMENTS_AHEAD_DAYS	30
+#define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
+#define TRIM_ROWS			10000	/* in one transaction */
+
+static OutboxStatement select_horizon = {
+	"select pg_snapshot_xmin(t.target)::text from outbox.tick t"
+	" where t.incarnation = $1 and t.through is null order by t.tick desc, t.chunk desc limit 1",
+	1, {INT4OID}
+};
+
+static OutboxStatement any_unjoined = {
+	"select 1 from outbox.subscription_state where not joined limit 1"
+};
+
+/* the lanes of a routing generation before, and whether all they were given has been worked */
+static OutboxStatement select_old_lanes = {
+	"select count(*), bool_and(l.token is null and not exists ("
+	" select from outbox.lane_entry e where e.subscription_id = l.subscription_id and e.lane = l.lane"
+	" and e.position > coalesce((select c.position from outbox.lane_cursor c where c.subscription_id = l.subscription_id"
+	"  and c.lane = l.lane order by c.position desc limit 1), l.base)))"
+	" from outbox.lane l where l.subscription_id = $1 and l.lane < $2",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement lock_old_lanes = {
+	"select 1 from outbox.lane where subscription_id = $1 and lane < $2 for update skip locked",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement select_moving = {
+	"select event_id, replay_no, tenant_id, event_key from outbox.delivery_exception"
+	" where subscription_id = $1 and lane < $2",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement move_exception = {
+	"update outbox.delivery_exception set lane = $4 where subscription_id = $1 and event_id = $2 and replay_no = $3",
+	4, {INT4OID, UUIDOID, INT2OID, INT4OID}
+};
+
+static OutboxStatement select_moving_gates = {
+	"select gate_id, tenant_id, event_key from outbox.gate where subscription_id = $1 and lane < $2",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement move_gate = {
+	"update outbox.gate set lane = $2 where gate_id = $1",
+	2, {INT8OID, INT4OID}
+};
+
+static OutboxStatement delete_old_lanes = {
+	"delete from outbox.lane where subscription_id = $1 and lane < $2",
+	2, {INT4OID, INT4OID}
+};
+
+static OutboxStatement trim_entries = {
+	"delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
+	" where e.subscription_id = $1 and e.lane = $2 and e.position <= ("
+	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.position desc limit 1) order by e.position limit $3))",
+	3, {INT4OID, INT4OID, INT4OID}
+};
+
+/* all but the last one */
+static OutboxStatement trim_cursors = {
+	"delete from outbox.lane_cursor where ctid = any (array(select o.ctid from outbox.lane_cursor o"
+	" where o.subscription_id = $1 and o.lane = $2 and o.position < ("
+	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.position desc limit 1) order by o.position limit $3))",
+	3, {INT4OID, INT4OID, INT4OID}
+};
+
+static OutboxStatement trim_ticks = {
+	"delete from outbox.tick where ctid = any (array(select o.ctid from outbox.tick o where o.incarnation = $1"
+	" and o.tick < (select t.tick from outbox.tick t where t.incarnation = $1 order by t.tick desc limit 1) - 100"
+	" order by o.tick limit $2))",
+	2, {INT4OID, INT4OID}
+};
+
+/* entries that the router appended while the subscription was being dropped */
+static OutboxStatement trim_orphans = {
+	"delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
+	" where e.subscription_id = (select min(subscription_id) from outbox.lane_entry) and not exists ("
+	"  select from outbox.subscription s where s.subscription_id = e.subscription_id) limit $1))",
+	1, {INT4OID}
+};
+
+/* ---------------------------------------------------------------- sealing */
+
+static void
+seal_segments(int incarnation)
+{
+	Datum		arg = Int32GetDatum(incarnation);
+	bool		isnull;
+
+	if (outbox_store_run(&any_unjoined, NULL, NULL, 1) > 0)
+		return;
+	if (outbox_store_run(&select_horizon, &arg, NULL, 1) == 0)
+		return;
+	outbox_segment_seal(strtou64(TextDatumGetCString(outbox_store_value(0, 1, &isnull)), NULL, 10));
+}
+
+/* ---------------------------------------------------------------- generations of lanes */
+
+static int32
+lane_of_key(const OutboxSubscription *s, const char *tenant_id, const char *event_key, const pg_uuid_t *event_id)
+{
+	uint64		hash;
+
+	if (event_key != NULL)
+		hash = outbox_pattern_key_hash(tenant_id[0] ? tenant_id : NULL, strlen(tenant_id), event_key, strlen(event_key));
+	else
+		hash = outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN);
+	return s->first_lane + (int32) (hash % (uint64) s->lanes);
+}
+
+static char *
+text_or_null(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = outbox_store_value(row, column, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/* What has not gone well moves to the lanes where its key's later events are. */
+static void
+move_exceptions(const OutboxSubscription *s)
+{
+	Datum		args[4] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
+	uint64		n = outbox_store_run(&select_moving, args, NULL, 0);
+	SPITupleTable *rows = SPI_tuptable;
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+		pg_uuid_t	id;
+
+		SPI_tuptable = rows;
+		id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
+		args[1] = UUIDPGetDatum(&id);
+		args[2] = outbox_store_value(i, 2, &isnull);
+		args[3] = Int32GetDatum(lane_of_key(s, text_or_null(i, 3), text_or_null(i, 4), &id));
+		outbox_store_run(&move_exception, args, NULL, 0);
+	}
+}
+
+static void
+move_gates(const OutboxSubscription *s)
+{
+	Datum		args[2] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
+	uint64		n = outbox_store_run(&select_moving_gates, args, NULL, 0);
+	SPITupleTable *rows = SPI_tuptable;
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+
+		SPI_tuptable = rows;
+		args[0] = outbox_store_value(i, 1, &isnull);
+		args[1] = Int32GetDatum(lane_of_key(s, text_or_null(i, 2), text_or_null(i, 3), NULL));
+		outbox_store_run(&move_gate, args, NULL, 0);
+	}
+}
+
+/*
+ * A change of `lanes` began a new generation: its lanes are worked once the old ones are
+ * drained.  They end here, in the router, which appends to the new ones only by then.
+ */
+static void
+end_generation(const OutboxSubscription *s)
+{
+	Datum		args[2] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
+	bool		isnull;
+	int64		lanes;
+
+	if (s->first_lane == 0)
+		return;
+	outbox_store_run(&select_old_lanes, args, NULL, 1);
+	lanes = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+	if (lanes == 0 || !DatumGetBool(outbox_store_value(0, 2, &isnull)))
+		return;
+	if (outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) lanes)
+		return;
+	move_exceptions(s);
+	move_gates(s);
+	outbox_store_run(&delete_old_lanes, args, NULL, 0);
+	outbox_subscription_changed();
+}
+
+/* ---------------------------------------------------------------- trimming */
+
+/* Behind the cursor nobody looks any more.  True when there is more of it. */
+static bool
+trim_lanes(const OutboxSubscription *s)
+{
+	Datum		args[3] = {Int32GetDatum(s->id), 0, Int32GetDatum(TRIM_ROWS)};
+	bool		more = false;
+
+	for (int lane = 0; lane < s->first_lane + s->lanes && !more; lane++)
+	{
+		args[1] = Int32GetDatum(lane);
+		more = outbox_store_run(&trim_entries, args, NULL, 0) == TRIM_ROWS;
+		more |= outbox_store_run(&trim_cursors, args, NULL, 0) == TRIM_ROWS;
+	}
+	return more;
+}
+
+static bool
+trim_rest(int incarnation)
+{
+	Datum		args[2] = {Int32GetDatum(incarnation), Int32GetDatum(TRIM_ROWS)};
+	Datum		rows = Int32GetDatum(TRIM_ROWS);
+	bool		more;
+
+	more = outbox_store_run(&trim_ticks, args, NULL, 0) == TRIM_ROWS;
+	more |= outbox_store_run(&trim_orphans, &rows, NULL, 0) == TRIM_ROWS;
+	return more;
+}
+
+/* ---------------------------------------------------------------- steps */
+
+/* One step in the transaction at hand; true when there is more to do at once. */
+static bool
+take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
+{
+	if (step == 0)
+		return outbox_segment_make_ahead(SEGMENTS_AHEAD_DAYS);
+	if (step == 1)
+	{
+		seal_segments(incarnation);
+		return false;
+	}
+	if (step - 2 < n)
+	{
+		end_generation(&subscriptions[step - 2]);
+		return trim_lanes(&subscriptions[step - 2]);
+	}
+	return trim_rest(incarnation);
+}
+
+bool
+outbox_maintenance_step(void)
+{
+	static int	step = 0;
+	static TimestampTz next = 0;
+	TimestampTz now = outbox_settings_now();
+	OutboxIncarnation known;
+	OutboxSubscription *subscriptions;
+	bool		more = false;
+	int			n;
+
+	if (step == 0 && now < next && now > next - PAUSE_US)
+		return false;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	outbox_extension_incarnation(&known);
+	n = outbox_subscription_all(&subscriptions);
+	if (!known.held)
+		more = take_step(step, subscriptions, n, known.incarnation);
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (!more)
+		step = step < n + 2 ? step + 1 : 0;
+	if (step == 0 && !more)
+		next = now + PAUSE_US;
+	return step != 0 || more;
+}

@@ -1,0 +1,20 @@
+/* routing.h - ticks: newly committed events into the lanes. */
+#ifndef OUTBOX_ROUTING_H
+#define OUTBOX_ROUTING_H
+
+#include "outbox.h"
+
+/*
+ * One round of the router: due delayed events, new subscriptions' catch-up, one tick.
+ * Starts and commits its own transactions, in chunks.  Returns the milliseconds until the next
+ * thing known to be due (at most the poll interval), 0 when there is more to do at once.
+ */
+extern long outbox_routing_round(void);
+
+/* forget what is remembered between rounds (after an error) */
+extern void outbox_routing_reset(void);
+
+/* outbox.activate() */
+extern bool outbox_routing_activate(void);
+
+#endif							/* OUTBOX_ROUTING_H */

@@ -1,0 +1,298 @@
+-- ---------------------------------------------------------------------------
+-- The tables behind the contract: internal, not granted to anyone.
+--
+-- What goes well is only ever appended: event_log, lane_entry, lane_cursor,
+-- receipt_log, batch, tick.  Rows that change are few: one a lane, one a
+-- subscription, and one for each delivery that did not go well.
+-- All text compares byte by byte (collation "C").
+-- ---------------------------------------------------------------------------
+
+create table outbox.incarnation (
+    incarnation integer primary key check (incarnation > 0),
+    system_identifier bigint not null,
+    database_oid oid not null,
+    activated_at timestamptz not null
+);
+comment on table outbox.incarnation is
+'The clusters this log has lived in, the newest last. Transaction ids mean something within one of them only; when the newest is not the one at hand, nothing is routed or delivered until outbox.activate().';
+
+-- The log. Rows live in the segments, its inheritance children: one an
+-- interval of event ids, each with its own indexes.
+create table outbox.event_log (
+    event_id uuid not null,
+    event_type text collate "C" not null,
+    payload_version text collate "C" not null,
+    aggregate_type text collate "C",
+    aggregate_id text collate "C",
+    event_key text collate "C",
+    tenant_id text collate "C",
+    actor_type text collate "C",
+    actor_id text collate "C",
+    request_id text collate "C",
+    trace_id text collate "C",
+    correlation_id text collate "C",
+    causation_id uuid,
+    source text collate "C",
+    occurred_at timestamptz not null,
+    published_at timestamptz not null,
+    deliver_at timestamptz,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb not null,
+    -- internal, behind the columns of outbox.event
+    xid xid8 not null,
+    incarnation integer not null,
+    -- the parent holds no row: every row is in a segment
+    constraint event_log_is_segmented check (false) no inherit
+);
+comment on table outbox.event_log is 'The event log: parent of its segments event_log_*, holds no rows itself.';
+
+-- The proof that a subscription has completed an event.  Segmented like the log.
+create table outbox.receipt_log (
+    event_id uuid not null,
+    batch_id bigint not null,
+    subscription_id integer not null,
+    replay_no smallint not null,
+    attempts smallint not null,
+    batch_index smallint not null,
+    message_id text collate "C",
+    constraint receipt_log_is_segmented check (false) no inherit
+);
+comment on table outbox.receipt_log is 'Receipts: parent of its segments receipt_log_*, holds no rows itself. Unique per (event, subscription, replay).';
+
+create table outbox.segment (
+    from_id uuid primary key,
+    to_id uuid not null unique,
+    name text collate "C" not null unique,
+    past_xid xid8,
+    sealed boolean not null default false,
+    created_at timestamptz not null,
+    check (from_id < to_id)
+);
+comment on table outbox.segment is 'The segments of the log and of the receipts: event_log_<name>, receipt_log_<name>. Sealed: its range is past, and no transaction that could write it is left.';
+
+create table outbox.batch (
+    batch_id bigint primary key,
+    subscription_id integer not null,
+    started_at timestamptz not null,
+    completed_at timestamptz not null,
+    events integer not null check (events > 0),
+    processing_us integer[] not null,
+    worker text collate "C"
+);
+comment on table outbox.batch is 'One row for each committed batch of receipts: when, by whom, and how long each handler call took (microseconds, by receipt_log.batch_index).';
+
+create table outbox.subscription (
+    subscription_id integer generated always as identity primary key,
+    subscription text collate "C" not null unique,
+    event_types text[] collate "C" not null check (cardinality(event_types) > 0),
+    handler text collate "C",
+    ordering text collate "C" not null check (ordering in ('key', 'none')),
+    lanes integer not null check (lanes between 1 and 1024),
+    max_attempts integer not null check (max_attempts between 1 and 1000),
+    backoff_base interval not null,
+    backoff_factor float8 not null check (backoff_factor between 1 and 1000),
+    backoff_max interval not null,
+    lease_duration interval not null,
+    handler_timeout interval not null,
+    batch_size integer not null check (batch_size between 1 and 10000),
+    start_at timestamptz,
+    on_review text collate "C" not null check (on_review in ('block', 'continue')),
+    permanent_errors text[] collate "C",
+    transient_errors text[] collate "C",
+    run_as text collate "C",
+    paused boolean not null default false,
+    first_lane integer not null default 0 check (first_lane >= 0),
+    seam pg_snapshot not null,
+    seam_xid xid8 not null,
+    seam_incarnation integer not null,
+    created_at timestamptz not null,
+    created_by text collate "C" not null
+);
+comment on table outbox.subscription is 'Definitions of the subscriptions. seam and seam_xid: the snapshot and transaction of subscribe(); events that it does not see belong to the subscription.';
+
+-- What changes while a subscription works, apart from its definition.
+create table outbox.subscription_state (
+    subscription_id integer primary key references outbox.subscription on delete cascade,
+    joined boolean not null default false,
+    catch_up_from pg_snapshot,
+    catch_up_to pg_snapshot,
+    catch_up_through uuid,
+    failures integer not null default 0,
+    last_failed uuid,
+    outage_level integer not null default 0,
+    outage_until timestamptz,
+    stopped_at timestamptz,
+    stopped_code text collate "C",
+    stopped_reason text collate "C"
+);
+comment on table outbox.subscription_state is 'Running state: whether the subscription has joined the live ticks, or how far its catch-up is; the outage guard, and why a subscription stands still.';
+
+create table outbox.lane (
+    subscription_id integer not null references outbox.subscription on delete cascade,
+    lane integer not null check (lane >= 0),
+    base bigint not null default 0,
+    token uuid unique,
+    holder bigint,
+    worker text collate "C",
+    taken_at timestamptz,
+    expires_at timestamptz,
+    careful_through bigint,
+    primary key (subscription_id, lane),
+    check ((token is null) = (holder is null and expires_at is null))
+) with (fillfactor = 50);
+comment on table outbox.lane is 'One row a lane, and its lease. Whoever works a lane locks its row by the token (FOR KEY SHARE) before anything else; a takeover changes the token.';
+
+create table outbox.lane_entry (
+    subscription_id integer not null,
+    lane integer not null,
+    position bigint not null check (position > 0),
+    event_id uuid not null,
+    primary key (subscription_id, lane, position)
+);
+comment on table outbox.lane_entry is 'What the router has put into the lanes, in order; appended only.';
+
+create table outbox.lane_cursor (
+    subscription_id integer not null,
+    lane integer not null,
+    position bigint not null,
+    primary key (subscription_id, lane, position)
+);
+comment on table outbox.lane_cursor is 'How far each lane has been worked: appended, and read from the end.';
+
+create table outbox.tick (
+    incarnation integer not null,
+    tick bigint not null,
+    chunk integer not null,
+    seen pg_snapshot not null,
+    target pg_snapshot not null,
+    through uuid,
+    routed integer not null,
+    created_at timestamptz not null,
+    primary key (incarnation, tick, chunk),
+    check (chunk >= 0)
+);
+comment on table outbox.tick is 'What the router has routed: the events not visible in seen and visible in target, up to the event id through (null: all of them). One row a chunk; a second router would meet the primary key.';
+
+-- Events with a due time, until it comes.
+create table outbox.delayed (
+    due_at timestamptz not null,
+    event_id uuid not null,
+    subscription_id integer not null,
+    primary key (due_at, event_id, subscription_id)
+);
+comment on table outbox.delayed is 'Deliveries of events with deliver_at, until they are due.';
+
+-- A delivery that did not go well: it waits, is being tried again, needs a
+-- person, or was given up by one.
+create table outbox.delivery_exception (
+    subscription_id integer not null references outbox.subscription on delete cascade,
+    event_id uuid not null,
+    replay_no smallint not null default 0,
+    lane integer not null,
+    position bigint not null,
+    status text collate "C" not null
+        check (status in ('RETRY', 'IN_PROGRESS', 'REVIEW_REQUIRED', 'DISCARDED')),
+    attempts integer not null check (attempts >= 0),
+    attempts_before integer not null default 0 check (attempts_before >= 0),
+    next_attempt_at timestamptz,
+    tenant_id text collate "C" not null default '',
+    event_key text collate "C",
+    error_code text collate "C",
+    error_message text collate "C",
+    started_at timestamptz,
+    first_failed_at timestamptz,
+    failed_at timestamptz,
+    worker text collate "C",
+    gate_released boolean not null default false,
+    primary key (subscription_id, event_id, replay_no),
+    check ((status = 'RETRY') = (next_attempt_at is not null))
+) with (fillfactor = 70);
+comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none.';
+create index delivery_exception_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
+    where status = 'RETRY';
+create index delivery_exception_started on outbox.delivery_exception (subscription_id, lane)
+    where status = 'IN_PROGRESS';
+create index delivery_exception_ended on outbox.delivery_exception (subscription_id, lane)
+    where status = 'DISCARDED' and not gate_released;
+create index delivery_exception_key on outbox.delivery_exception (subscription_id, tenant_id, event_key, position)
+    where event_key is not null and status <> 'DISCARDED';
+create index delivery_exception_review on outbox.delivery_exception (subscription_id, failed_at)
+    where status = 'REVIEW_REQUIRED';
+
+-- A key whose later events wait behind an unfinished one.
+create table outbox.gate (
+    gate_id bigint generated always as identity primary key,
+    subscription_id integer not null references outbox.subscription on delete cascade,
+    lane integer not null,
+    tenant_id text collate "C" not null,
+    event_key text collate "C" not null,
+    held_by uuid,
+    through bigint not null,
+    created_at timestamptz not null,
+    unique (subscription_id, lane, tenant_id, event_key)
+) with (fillfactor = 70);
+comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done. tenant_id is '''' for none.';
+create index gate_open on outbox.gate (subscription_id, lane) where held_by is null;
+
+create table outbox.parked (
+    gate_id bigint not null,
+    position bigint not null,
+    event_id uuid not null,
+    primary key (gate_id, position)
+);
+comment on table outbox.parked is 'Later events of a blocked key, in order; appended once, read when the gate opens.';
+
+create table outbox.attempt_log (
+    attempt_id bigint generated always as identity primary key,
+    subscription_id integer not null,
+    event_id uuid not null,
+    replay_no smallint not null,
+    attempt integer not null,
+    started_at timestamptz,
+    failed_at timestamptz not null,
+    worker text collate "C",
+    error_code text collate "C" not null
+);
+comment on table outbox.attempt_log is 'Failed attempts, appended.';
+create index attempt_log_event on outbox.attempt_log (event_id, subscription_id);
+
+create table outbox.dedup (
+    tenant_id text collate "C" not null,
+    event_type text collate "C" not null,
+    dedup_key text collate "C" not null,
+    event_id uuid not null,
+    payload_hash uuid not null,
+    published_at timestamptz not null,
+    primary key (tenant_id, event_type, dedup_key)
+);
+comment on table outbox.dedup is 'Keys of publishers that may repeat themselves, within outbox.dedup_window. tenant_id is '''' for none.';
+
+create table outbox.operator_entry (
+    entry_id bigint generated always as identity primary key,
+    at timestamptz not null,
+    role_name text collate "C" not null,
+    action text collate "C" not null,
+    subscription text collate "C",
+    event_id uuid,
+    reason text collate "C"
+);
+comment on table outbox.operator_entry is 'Who did what by hand, and when.';
+
+revoke all on all tables in schema outbox from public;
+revoke all on all sequences in schema outbox from public;
+
+-- A dump carries the contents, in an order that satisfies the foreign keys.
+do $$
+declare
+    relation text;
+begin
+    foreach relation in array array[
+        'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor', 'tick',
+        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'operator_entry', 'batch',
+        'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq']
+    loop
+        perform pg_catalog.pg_extension_config_dump(('outbox.' || relation)::pg_catalog.regclass, '');
+    end loop;
+end
+$$;

@@ -1,0 +1,308 @@
+-- ---------------------------------------------------------------------------
+-- Views for people and monitoring: statuses as text, times in seconds, and
+-- never a payload.  They read with the rights of the extension's owner, and
+-- are granted to nobody here; whoever is granted one that shows what the
+-- processes do just now also needs EXECUTE on the functions it calls.
+-- ---------------------------------------------------------------------------
+
+create function outbox.clock()
+returns timestamptz
+language c
+volatile
+as 'MODULE_PATHNAME', 'outbox_clock';
+revoke all on function outbox.clock() from public;
+comment on function outbox.clock() is
+'The time by which the extension decides what is due: the server''s wall clock, which tests may move.';
+
+create function outbox.is_held()
+returns boolean
+language c
+volatile
+as 'MODULE_PATHNAME', 'outbox_is_held';
+revoke all on function outbox.is_held() from public;
+comment on function outbox.is_held() is
+'Whether this database was restored or copied from another server, so that nothing is routed or delivered until outbox.activate().';
+
+-- The branches agree in type and collation, column by column, so that what a
+-- query does not ask for is not computed.
+create view outbox.delivery as
+select s.subscription,
+       r.event_id,
+       r.replay_no::integer as replay_no,
+       (select e.tenant_id from outbox.event_log e where e.event_id = r.event_id) as tenant_id,
+       'COMPLETED'::text collate "C" as status,
+       r.attempts::integer as attempts,
+       null::timestamptz as next_attempt_at,
+       null::timestamptz as lease_expires_at,
+       b.worker,
+       null::text collate "C" as error_code,
+       b.completed_at,
+       b.processing_us[r.batch_index + 1] / 1000::float8 as processing_ms,
+       r.message_id
+from outbox.receipt_log r
+join outbox.subscription s on s.subscription_id = r.subscription_id
+left join outbox.batch b on b.batch_id = r.batch_id
+union all
+select s.subscription,
+       x.event_id,
+       x.replay_no::integer,
+       nullif(x.tenant_id, ''),
+       case when w.event_id is not null and x.status = 'RETRY' then 'IN_PROGRESS' else x.status end,
+       x.attempts,
+       case when w.event_id is null then x.next_attempt_at end,
+       case when w.event_id is not null or x.status = 'IN_PROGRESS' then l.expires_at end,
+       case when w.event_id is not null or x.status = 'IN_PROGRESS' then l.worker else x.worker end,
+       x.error_code,
+       null::timestamptz,
+       null::float8,
+       null::text collate "C"
+from outbox.delivery_exception x
+join outbox.subscription s on s.subscription_id = x.subscription_id
+left join outbox.lane l on l.subscription_id = x.subscription_id and l.lane = x.lane
+left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = x.event_id
+union all
+select s.subscription,
+       e.event_id,
+       0,
+       (select log.tenant_id from outbox.event_log log where log.event_id = e.event_id),
+       case when w.event_id is not null then 'IN_PROGRESS' else 'PENDING' end collate "C",
+       0,
+       null::timestamptz,
+       case when w.event_id is not null then l.expires_at end,
+       case when w.event_id is not null then l.worker end,
+       null::text collate "C",
+       null::timestamptz,
+       null::float8,
+       null::text collate "C"
+from outbox.subscription s
+join (
+    select each.subscription_id,
+           each.lane,
+           each.worker,
+           each.expires_at,
+           coalesce((select max(c.position)
+                     from outbox.lane_cursor c
+                     where c.subscription_id = each.subscription_id and c.lane = each.lane), each.base) as done
+    from outbox.lane each
+    offset 0) l -- one look at the cursor a lane, not one an entry
+    on l.subscription_id = s.subscription_id
+join outbox.lane_entry e
+    on e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > l.done
+left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = e.event_id
+where not exists (
+    select from outbox.delivery_exception x
+    where x.subscription_id = e.subscription_id and x.event_id = e.event_id and x.replay_no = 0)
+union all
+select s.subscription,
+       p.event_id,
+       0,
+       nullif(g.tenant_id, ''),
+       case when w.event_id is not null then 'IN_PROGRESS' when g.held_by is null then 'PENDING' else 'BLOCKED' end collate "C",
+       0,
+       null::timestamptz,
+       case when w.event_id is not null then l.expires_at end,
+       case when w.event_id is not null then l.worker end,
+       null::text collate "C",
+       null::timestamptz,
+       null::float8,
+       null::text collate "C"
+from outbox.gate g
+join outbox.subscription s on s.subscription_id = g.subscription_id
+join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
+left join outbox.lane l on l.subscription_id = g.subscription_id and l.lane = g.lane
+left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = p.event_id
+where not exists (
+    select from outbox.delivery_exception x
+    where x.subscription_id = g.subscription_id and x.event_id = p.event_id and x.replay_no = 0)
+union all
+select s.subscription,
+       d.event_id,
+       0,
+       (select log.tenant_id from outbox.event_log log where log.event_id = d.event_id),
+       'RETRY'::text collate "C",
+       0,
+       d.due_at,
+       null::timestamptz,
+       null::text collate "C",
+       null::text collate "C",
+       null::timestamptz,
+       null::float8,
+       null::text collate "C"
+from outbox.delayed d
+join outbox.subscription s on s.subscription_id = d.subscription_id;
+revoke all on outbox.delivery from public;
+comment on view outbox.delivery is
+'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(). worker: who is at it, or was last. processing_ms: of the call that completed it.
+Cost: by event_id a few index probes and a scan of what is not completed; without a condition it reads every receipt there is, and tenant_id costs a probe of the log for each row. For counts of what is open ask outbox.subscription_status.';
+
+create view outbox.attempt as
+select s.subscription,
+       a.event_id,
+       a.replay_no::integer as replay_no,
+       a.attempt,
+       a.worker,
+       a.started_at,
+       a.failed_at,
+       a.error_code
+from outbox.attempt_log a
+join outbox.subscription s on s.subscription_id = a.subscription_id;
+revoke all on outbox.attempt from public;
+comment on view outbox.attempt is
+'The attempts that failed. Cost: an index probe by event_id; else a scan of all failed attempts.';
+
+create view outbox.review_required as
+select s.subscription,
+       x.event_id,
+       e.event_type,
+       e.aggregate_type,
+       e.aggregate_id,
+       nullif(x.tenant_id, '') as tenant_id,
+       e.request_id,
+       e.trace_id,
+       e.correlation_id,
+       e.dedup_key,
+       'medium' as importance,
+       x.replay_no::integer as replay_no,
+       x.attempts,
+       s.max_attempts,
+       x.error_code,
+       x.error_message,
+       x.first_failed_at,
+       x.failed_at,
+       e.occurred_at,
+       e.published_at,
+       (select count(*)
+        from outbox.gate g
+        join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
+        where g.subscription_id = x.subscription_id
+          and g.lane = x.lane
+          and g.tenant_id = x.tenant_id
+          and g.event_key = x.event_key
+          and g.held_by = x.event_id) as blocked_events
+from outbox.delivery_exception x
+join outbox.subscription s on s.subscription_id = x.subscription_id
+left join outbox.event_log e on e.event_id = x.event_id
+where x.status = 'REVIEW_REQUIRED';
+revoke all on outbox.review_required from public;
+comment on view outbox.review_required is
+'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe of the log, and blocked_events counts what is parked behind it.';
+
+create view outbox.blocked_key as
+select s.subscription,
+       nullif(g.tenant_id, '') as tenant_id,
+       g.event_key,
+       g.held_by,
+       (select x.status
+        from outbox.delivery_exception x
+        where x.subscription_id = g.subscription_id and x.event_id = g.held_by
+        order by x.replay_no
+        limit 1) as status,
+       (select count(*) from outbox.parked p where p.gate_id = g.gate_id and p.position > g.through) as blocked_events,
+       g.created_at as since
+from outbox.gate g
+join outbox.subscription s on s.subscription_id = g.subscription_id
+where g.held_by is not null;
+revoke all on outbox.blocked_key from public;
+comment on view outbox.blocked_key is
+'The keys whose later events wait: held_by is the unfinished event, status its status, blocked_events how many wait behind it, since when the key is blocked. Cost: reads what is blocked.';
+
+create view outbox.subscription_status as
+select s.subscription,
+       s.handler,
+       s.paused,
+       lanes.backlog + parked.ready as backlog,
+       oldest.published_at as oldest_waiting_at,
+       greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
+       delayed.n as delayed,
+       exceptions.retry,
+       exceptions.in_progress + workers.n as in_progress,
+       parked.blocked,
+       exceptions.review_required,
+       t.outage_until,
+       t.stopped_at,
+       t.stopped_code,
+       t.stopped_reason,
+       not t.joined as catching_up,
+       outbox.is_held() as held,
+       s.event_types,
+       s.run_as,
+       s.ordering,
+       s.lanes,
+       s.max_attempts,
+       extract(epoch from s.backoff_base)::float8 as backoff_base_seconds,
+       s.backoff_factor,
+       extract(epoch from s.backoff_max)::float8 as backoff_max_seconds,
+       extract(epoch from s.lease_duration)::float8 as lease_duration_seconds,
+       extract(epoch from s.handler_timeout)::float8 as handler_timeout_seconds,
+       s.batch_size,
+       s.start_at,
+       s.on_review,
+       s.permanent_errors,
+       s.transient_errors,
+       s.created_at,
+       s.created_by
+from outbox.subscription s
+join outbox.subscription_state t on t.subscription_id = s.subscription_id
+cross join lateral (
+    select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
+           min(ends.next_event_id::text collate "C") as next_event_id
+    from outbox.lane l
+    cross join lateral (
+        select coalesce(max(c.position), l.base) as position
+        from outbox.lane_cursor c
+        where c.subscription_id = l.subscription_id and c.lane = l.lane) done
+    cross join lateral (
+        select (select max(e.position)
+                from outbox.lane_entry e
+                where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
+               (select e.event_id
+                from outbox.lane_entry e
+                where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
+                order by e.position
+                limit 1) as next_event_id) ends
+    where l.subscription_id = s.subscription_id) lanes
+left join lateral (
+    select e.published_at
+    from outbox.event_log e
+    where e.event_id = lanes.next_event_id::uuid) oldest on true
+cross join lateral (
+    select count(*) filter (where x.status = 'RETRY') as retry,
+           count(*) filter (where x.status = 'IN_PROGRESS') as in_progress,
+           count(*) filter (where x.status = 'REVIEW_REQUIRED') as review_required
+    from outbox.delivery_exception x
+    where x.subscription_id = s.subscription_id) exceptions
+cross join lateral (
+    select count(*) filter (where g.held_by is null) as ready,
+           count(*) filter (where g.held_by is not null) as blocked
+    from outbox.gate g
+    join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
+    where g.subscription_id = s.subscription_id) parked
+cross join lateral (
+    select count(*) as n
+    from outbox.delayed d
+    where d.subscription_id = s.subscription_id) delayed
+cross join lateral (
+    select count(*) as n
+    from outbox.process_list() w
+    where w.subscription_id = s.subscription_id
+      and w.event_id is not null
+      and not exists (
+          select from outbox.delivery_exception x
+          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
+revoke all on outbox.subscription_status from public;
+comment on view outbox.subscription_status is
+'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
+Cost: some index probes a lane, whatever the backlog; the counts beside it read what is delayed, failed or parked.';
+
+create view outbox.operator_log as
+select o.entry_id,
+       o.at,
+       o.role_name,
+       o.action,
+       o.subscription,
+       o.event_id,
+       o.reason
+from outbox.operator_entry o;
+revoke all on outbox.operator_log from public;
+comment on view outbox.operator_log is
+'Who did what by hand, and when. Cost: a scan of all entries.';

@@ -1,0 +1,62 @@
+/*
+ * segment.h - the segments of the log and of the receipts.
+ *
+ * A segment covers a range of event ids, [from, to).  Both tables of a segment
+ * are made together.  Segments are found by id range, never by name.
+ */
+#ifndef OUTBOX_SEGMENT_H
+#define OUTBOX_SEGMENT_H
+
+#include "outbox.h"
+
+#include "utils/relcache.h"
+
+typedef struct OutboxSegment
+{
+	pg_uuid_t	from;
+	pg_uuid_t	to;
+	bool		sealed;
+	Oid			event_log;		/* relation of events */
+	Oid			event_log_pk;	/* its index on event_id */
+	Oid			event_log_xid;	/* its index on xid */
+	Oid			receipt_log;	/* relation of receipts; its primary key is (event_id, subscription_id, replay_no) */
+	Oid			receipt_log_pk;
+} OutboxSegment;
+
+/*
+ * The segment that holds an id; remembered per backend.  With `create` it is
+ * made when missing, as the extension's owner; without, false when missing.
+ */
+extern bool outbox_segment_find(const pg_uuid_t *id, bool create, OutboxSegment *segment);
+
+/*
+ * The same for a publisher, opened with RowExclusiveLock, and reopened when it was
+ * sealed.  Its transaction has a transaction id already.
+ */
+extern Relation outbox_segment_open_for_write(const pg_uuid_t *id, OutboxSegment *segment);
+
+/*
+ * All segments, oldest first, palloc'd; with unsealed_only those that a
+ * transaction may still write to: not sealed, or of a range that ended less than 2 h ago.
+ */
+extern int	outbox_segment_list(bool unsealed_only, OutboxSegment **segments);
+
+/*
+ * Make the segment of an id in this transaction, or open it again; false when the lock
+ * was not to be had at once and `wait` is false.
+ */
+extern bool outbox_segment_provide(const pg_uuid_t *id, bool wait);
+
+/* make the segments of the next `days`, one a call; true when one was made (call again in a new transaction) */
+extern bool outbox_segment_make_ahead(int days);
+
+/* mark what is past and written by nobody any more as sealed, given that the router has routed all before `horizon` */
+extern void outbox_segment_seal(uint64 horizon_xid);
+
+/*
+ * The highest event id in the log that is at most an hour ahead of the clock, whether
+ * visible or not; false when there is none.
+ */
+extern bool outbox_segment_highest_id(pg_uuid_t *id);
+
+#endif							/* OUTBOX_SEGMENT_H */

@@ -1,0 +1,14 @@
+/* segment_make.h - the tables of a new segment. */
+#ifndef OUTBOX_SEGMENT_MAKE_H
+#define OUTBOX_SEGMENT_MAKE_H
+
+#include "outbox.h"
+
+/*
+ * Make event_log_<name> and receipt_log_<name> for the ids [from, to), in this
+ * transaction, as the extension's owner.  The caller holds ShareUpdateExclusiveLock on
+ * outbox.event_log and knows that the range is free.
+ */
+extern void outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to);
+
+#endif							/* OUTBOX_SEGMENT_MAKE_H */

@@ -1,0 +1,42 @@
+/*
+ * session.h - run our own SQL as the extension's owner, whatever the caller's
+ * role, search_path and settings; and pin the settings of our processes.
+ */
+#ifndef OUTBOX_SESSION_H
+#define OUTBOX_SESSION_H
+
+#include "outbox.h"
+
+typedef struct OutboxSession
+{
+	Oid			userid;
+	int			sec_context;
+	int			guc_level;
+} OutboxSession;
+
+/*
+ * Between the two, the current user is the owner of the schema outbox, with
+ * SECURITY_LOCAL_USERID_CHANGE, and search_path, row_security and what else
+ * our SQL depends on is ours.  An error in between needs no leave: the abort
+ * of the (sub)transaction puts everything back.
+ */
+extern void outbox_session_enter(OutboxSession *session);
+extern void outbox_session_leave(OutboxSession *session);
+
+/*
+ * For our processes, once after connecting: pin search_path, isolation,
+ * timeouts, synchronous_commit (the router's may be off: a tick lost in a crash is made
+ * again), and the rest, against ALTER DATABASE, ALTER ROLE and handlers.
+ */
+extern void outbox_session_pin(bool synchronous_commit);
+
+/* in a nest level of the caller's: the settings that a handler finds, in place of the pinned ones */
+extern void outbox_session_for_handlers(const char *search_path);
+
+/* what search_path was before it was pinned: the server's or the database's default */
+extern const char *outbox_session_default_search_path(void);
+
+/* pin again whatever a handler's commit has left changed */
+extern void outbox_session_repin(void);
+
+#endif							/* OUTBOX_SESSION_H */

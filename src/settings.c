@@ -1,0 +1,187 @@
+/*
+ * settings.c - the extension's settings, and its clock.
+ *
+ * Three kinds: what an administrator sets for the server or a database, the context
+ * that a connection layer sets for a transaction (outbox.tenant_id, ...), and a hidden one that
+ * moves the clock in tests.
+ *
+ * The context has a second source: while a handler runs, a field that the
+ * handler has not set itself is the event's.  Whether it has is kept in the
+ * "extra" of the setting, which follows the value through every kind of
+ * rollback.
+ */
+#include "outbox.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "settings.h"
+
+bool		outbox_dispatch = true;
+int			outbox_workers = 2;
+int			outbox_poll_interval = 1000;
+int			outbox_batch_time = 200;
+int			outbox_max_payload_bytes = 256 * 1024;
+int			outbox_segment_interval = MINS_PER_HOUR * HOURS_PER_DAY;
+int			outbox_dedup_window = 7 * MINS_PER_HOUR * HOURS_PER_DAY;
+int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
+int			outbox_test_clock_offset = 0;
+
+const char *const *outbox_settings_handler_context = NULL;
+
+static const struct config_enum_entry keep_message_options[] = {
+	{"none", KEEP_MESSAGE_NONE, false},
+	{"primary", KEEP_MESSAGE_PRIMARY, false},
+	{NULL, 0, false}
+};
+
+/* ---------------------------------------------------------------- context */
+
+/* what a setting of the context carries beside its value */
+typedef struct ContextMark
+{
+	bool		by_handler;
+} ContextMark;
+
+static char *context_values[OUTBOX_CONTEXT_FIELDS];
+static const ContextMark *context_marks[OUTBOX_CONTEXT_FIELDS];
+
+static bool
+check_context(char **newval, void **extra, GucSource source)
+{
+	ContextMark *mark;
+
+	if (outbox_settings_handler_context == NULL)
+		return true;
+	mark = outbox_compat_guc_malloc(sizeof(ContextMark));
+	if (mark == NULL)
+		return false;
+	mark->by_handler = true;
+	*extra = mark;
+	return true;
+}
+
+/* The value in force, never NULL. */
+static const char *
+current_context(OutboxContextField field)
+{
+	bool		by_handler = context_marks[field] != NULL && context_marks[field]->by_handler;
+	const char *value = context_values[field];
+
+	if (outbox_settings_handler_context != NULL && !by_handler)
+		value = outbox_settings_handler_context[field];
+	return value != NULL ? value : "";
+}
+
+const char *
+outbox_settings_context(OutboxContextField field)
+{
+	const char *value = current_context(field);
+
+	return value[0] != '\0' ? value : NULL;
+}
+
+/* hooks are not told which setting calls them: a pair for each */
+#define CONTEXT_HOOKS(name, field) \
+	static void assign_##name(const char *newval, void *extra) { context_marks[field] = extra; } \
+	static const char *show_##name(void) { return current_context(field); }
+
+CONTEXT_HOOKS(tenant_id, CTX_TENANT_ID)
+CONTEXT_HOOKS(actor_type, CTX_ACTOR_TYPE)
+CONTEXT_HOOKS(actor_id, CTX_ACTOR_ID)
+CONTEXT_HOOKS(request_id, CTX_REQUEST_ID)
+CONTEXT_HOOKS(trace_id, CTX_TRACE_ID)
+CONTEXT_HOOKS(correlation_id, CTX_CORRELATION_ID)
+CONTEXT_HOOKS(causation_id, CTX_CAUSATION_ID)
+CONTEXT_HOOKS(source, CTX_SOURCE)
+
+#define DEFINE_CONTEXT(name, field, description) \
+	DefineCustomStringVariable("outbox." #name, description, \
+							   "Taken by outbox.publish() when the argument is null; empty means none.", \
+							   &context_values[field], "", PGC_USERSET, 0, \
+							   check_context, assign_##name, show_##name)
+
+static void
+define_context_settings(void)
+{
+	DEFINE_CONTEXT(tenant_id, CTX_TENANT_ID, "Tenant of the events that are published.");
+	DEFINE_CONTEXT(actor_type, CTX_ACTOR_TYPE, "Kind of actor that causes the events that are published.");
+	DEFINE_CONTEXT(actor_id, CTX_ACTOR_ID, "Actor that causes the events that are published.");
+	DEFINE_CONTEXT(request_id, CTX_REQUEST_ID, "Request that causes the events that are published.");
+	DEFINE_CONTEXT(trace_id, CTX_TRACE_ID, "Trace of the events that are published: an id, or a W3C traceparent.");
+	DEFINE_CONTEXT(correlation_id, CTX_CORRELATION_ID, "What ties the events that are published together.");
+	DEFINE_CONTEXT(causation_id, CTX_CAUSATION_ID, "Id of the event that causes those that are published.");
+	DEFINE_CONTEXT(source, CTX_SOURCE, "Application that publishes the events.");
+}
+
+/* ---------------------------------------------------------------- the others */
+
+static void
+define_dispatch_settings(void)
+{
+	DefineCustomBoolVariable("outbox.dispatch",
+							 "Deliver events to subscriptions.",
+							 "When off, events are kept and wait.",
+							 &outbox_dispatch, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.workers",
+							"Number of dispatch workers for each database that has the extension.",
+							"Each takes one of max_worker_processes, as does the router of each database.",
+							&outbox_workers, 2, 0, 64, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.poll_interval",
+							"Longest time between two looks for work that nobody announced.",
+							NULL,
+							&outbox_poll_interval, 1000, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.batch_time",
+							"Time after which a batch of deliveries is committed.",
+							"Row locks that handlers take are held about this long.",
+							&outbox_batch_time, 200, 1, 10000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable("outbox.keep_error_message",
+							 "What is kept of the message of a failed delivery.",
+							 "Messages may hold personal data: \"none\" keeps the error code only, \"primary\" the primary message too.",
+							 &outbox_keep_error_message, KEEP_MESSAGE_NONE, keep_message_options,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+static void
+define_log_settings(void)
+{
+	DefineCustomIntVariable("outbox.max_payload_bytes",
+							"Largest payload of an event, and largest headers, as jsonb.",
+							NULL,
+							&outbox_max_payload_bytes, 256 * 1024, 1, 64 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.segment_interval",
+							"Time that one segment of the event log covers.",
+							"Holds for segments made from now on.",
+							&outbox_segment_interval, MINS_PER_HOUR * HOURS_PER_DAY,
+							MINS_PER_HOUR, 30 * MINS_PER_HOUR * HOURS_PER_DAY,
+							PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.dedup_window",
+							"Time for which a dedup_key keeps a second event from being made.",
+							NULL,
+							&outbox_dedup_window, 7 * MINS_PER_HOUR * HOURS_PER_DAY,
+							1, 3650 * MINS_PER_HOUR * HOURS_PER_DAY,
+							PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.test_clock_offset",
+							"Moves the extension's clock, for tests.",
+							NULL,
+							&outbox_test_clock_offset, 0, INT_MIN, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+}
+
+void
+outbox_settings_define(void)
+{
+	define_dispatch_settings();
+	define_log_settings();
+	define_context_settings();
+	MarkGUCPrefixReserved(OUTBOX_LIBRARY);
+}
+
+TimestampTz
+outbox_settings_now(void)
+{
+	return GetCurrentTimestamp() + (int64) outbox_test_clock_offset * USECS_PER_SEC;
+}

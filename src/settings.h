@@ -1,0 +1,50 @@
+/* settings.h - the extension's settings (outbox.*), as C variables. */
+#ifndef OUTBOX_SETTINGS_H
+#define OUTBOX_SETTINGS_H
+
+#include "outbox.h"
+
+/* what publish() takes when the argument is NULL; see outbox_settings_context() */
+typedef enum OutboxContextField
+{
+	CTX_TENANT_ID,
+	CTX_ACTOR_TYPE,
+	CTX_ACTOR_ID,
+	CTX_REQUEST_ID,
+	CTX_TRACE_ID,
+	CTX_CORRELATION_ID,
+	CTX_CAUSATION_ID,
+	CTX_SOURCE,
+	OUTBOX_CONTEXT_FIELDS
+} OutboxContextField;
+
+extern PGDLLIMPORT bool outbox_dispatch;			/* outbox.dispatch */
+extern PGDLLIMPORT int outbox_workers;				/* outbox.workers, per database */
+extern PGDLLIMPORT int outbox_poll_interval;		/* ms */
+extern PGDLLIMPORT int outbox_batch_time;			/* ms */
+extern PGDLLIMPORT int outbox_max_payload_bytes;	/* bytes */
+extern PGDLLIMPORT int outbox_segment_interval;		/* minutes, 60 .. 43200 */
+extern PGDLLIMPORT int outbox_dedup_window;			/* minutes */
+extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
+extern PGDLLIMPORT int outbox_test_clock_offset;	/* s; for tests: added to the wall clock */
+
+typedef enum OutboxKeepMessage
+{
+	KEEP_MESSAGE_NONE,
+	KEEP_MESSAGE_PRIMARY
+} OutboxKeepMessage;
+
+extern void outbox_settings_define(void);
+
+/*
+ * The value of a context setting, or NULL when empty.  While a handler runs
+ * (outbox_settings_handler_context set, indexed by OutboxContextField, entries
+ * may be NULL), a field that the handler has not set itself is the event's.
+ */
+extern const char *outbox_settings_context(OutboxContextField field);
+extern PGDLLIMPORT const char *const *outbox_settings_handler_context;
+
+/* The wall clock of the extension: GetCurrentTimestamp() plus the test clock's offset. */
+extern TimestampTz outbox_settings_now(void);
+
+#endif							/* OUTBOX_SETTINGS_H */

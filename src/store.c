@@ -1,0 +1,232 @@
+/*
+ * store.c - direct table access for the hot path, saved statements for the rest.
+ *
+ * Rows are inserted as COPY does it: table access method, then the indexes
+ * through the executor, so that an index of any kind that an administrator
+ * adds is kept up.  No permission is checked here and no trigger fires: these
+ * are the extension's own tables, written by the extension alone.
+ */
+#include "outbox.h"
+
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "executor/executor.h"
+#include "nodes/makefuncs.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "store.h"
+
+/* ---------------------------------------------------------------- inserting */
+
+OutboxWriter *
+outbox_store_open_writer(Oid relid)
+{
+	OutboxWriter *writer = palloc0(sizeof(OutboxWriter));
+
+	writer->rel = table_open(relid, RowExclusiveLock);
+	writer->estate = CreateExecutorState();
+	writer->rri = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer->rri, writer->rel, 0, NULL, 0);
+	ExecOpenIndices(writer->rri, false);
+	return writer;
+}
+
+/* The slot for the next row, made at its first use. */
+static TupleTableSlot *
+next_slot(OutboxWriter *writer)
+{
+	if (writer->slots[writer->nslots] == NULL)
+		writer->slots[writer->nslots] = table_slot_create(writer->rel, NULL);
+	return writer->slots[writer->nslots++];
+}
+
+/*
+ * Values are not copied before the flush: they must stay where they are until then.
+ */
+void
+outbox_store_put(OutboxWriter *writer, const Datum *values, const bool *nulls)
+{
+	TupleTableSlot *slot;
+	int			natts = RelationGetDescr(writer->rel)->natts;
+
+	if (writer->nslots == OUTBOX_WRITER_SLOTS)
+		outbox_store_flush(writer);
+	slot = next_slot(writer);
+	ExecClearTuple(slot);
+	memcpy(slot->tts_values, values, natts * sizeof(Datum));
+	memcpy(slot->tts_isnull, nulls, natts * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+}
+
+void
+outbox_store_flush(OutboxWriter *writer)
+{
+	CommandId	cid = GetCurrentCommandId(true);
+
+	if (writer->nslots == 0)
+		return;
+	if (writer->nslots == 1)
+		table_tuple_insert(writer->rel, writer->slots[0], cid, 0, writer->bistate);
+	else
+	{
+		if (writer->bistate == NULL)
+			writer->bistate = GetBulkInsertState();
+		table_multi_insert(writer->rel, writer->slots, writer->nslots, cid, 0, writer->bistate);
+	}
+	if (writer->rri->ri_NumIndices > 0)
+	{
+		for (int i = 0; i < writer->nslots; i++)
+		{
+			(void) outbox_compat_insert_index_tuples(writer->rri, writer->slots[i], writer->estate,
+													 false, NULL, NIL);
+			ResetPerTupleExprContext(writer->estate);
+		}
+	}
+	for (int i = 0; i < writer->nslots; i++)
+	{
+		writer->tids[i] = writer->slots[i]->tts_tid;
+		ExecClearTuple(writer->slots[i]);
+	}
+	writer->nslots = 0;
+}
+
+void
+outbox_store_close_writer(OutboxWriter *writer)
+{
+	outbox_store_flush(writer);
+	for (int i = 0; i < OUTBOX_WRITER_SLOTS && writer->slots[i] != NULL; i++)
+		ExecDropSingleTupleTableSlot(writer->slots[i]);
+	if (writer->bistate != NULL)
+		FreeBulkInsertState(writer->bistate);
+	ExecCloseIndices(writer->rri);
+	FreeExecutorState(writer->estate);
+	table_close(writer->rel, NoLock);
+	pfree(writer);
+}
+
+/* ---------------------------------------------------------------- deleting */
+
+bool
+outbox_store_delete(Relation rel, ItemPointer tid)
+{
+	TM_FailureData failure;
+
+	return table_tuple_delete(rel, tid, GetCurrentCommandId(true), GetActiveSnapshot(), InvalidSnapshot,
+							  true, &failure, false) == TM_Ok;
+}
+
+/* ---------------------------------------------------------------- scanning */
+
+Oid
+outbox_store_primary_key(Oid relid)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	Oid			index;
+
+	(void) RelationGetIndexList(rel);
+	index = rel->rd_pkindex;
+	table_close(rel, NoLock);
+	if (!OidIsValid(index))
+		elog(ERROR, "relation %u has no primary key", relid);
+	return index;
+}
+
+void
+outbox_store_begin_scan(OutboxScan *scan, Oid relid, Oid indexid, Snapshot snapshot, int nkeys)
+{
+	Assert(nkeys <= lengthof(scan->keys));
+	scan->rel = table_open(relid, AccessShareLock);
+	scan->index = index_open(indexid, AccessShareLock);
+	scan->scan = outbox_compat_index_beginscan(scan->rel, scan->index, snapshot, nkeys);
+	scan->slot = table_slot_create(scan->rel, NULL);
+	scan->nkeys = nkeys;
+	memset(scan->keys, 0, sizeof(scan->keys));
+}
+
+/* The comparison procedure of a btree strategy on the types that our keys have. */
+static RegProcedure
+strategy_procedure(Oid type, int strategy)
+{
+	Oid			opclass = GetDefaultOpClass(type, BTREE_AM_OID);
+	Oid			input = get_opclass_input_type(opclass);
+	Oid			operator = get_opfamily_member(get_opclass_family(opclass), input, input, strategy);
+
+	return get_opcode(operator);
+}
+
+void
+outbox_store_set_key(OutboxScan *scan, int i, int strategy, Datum value)
+{
+	ScanKey		key = &scan->keys[i];
+
+	Assert(i < scan->nkeys);
+	if (key->sk_attno == 0 || key->sk_strategy != strategy)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(scan->index), i);
+
+		ScanKeyEntryInitialize(key, 0, i + 1, strategy, InvalidOid, scan->index->rd_indcollation[i],
+							   strategy_procedure(att->atttypid, strategy), value);
+	}
+	else
+		key->sk_argument = value;
+}
+
+void
+outbox_store_rescan(OutboxScan *scan)
+{
+	index_rescan(scan->scan, scan->keys, scan->nkeys, NULL, 0);
+}
+
+bool
+outbox_store_next(OutboxScan *scan, bool forward)
+{
+	return index_getnext_slot(scan->scan, forward ? ForwardScanDirection : BackwardScanDirection, scan->slot);
+}
+
+void
+outbox_store_end_scan(OutboxScan *scan)
+{
+	index_endscan(scan->scan);
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_close(scan->index, NoLock);
+	table_close(scan->rel, NoLock);
+}
+
+/* ---------------------------------------------------------------- statements */
+
+uint64
+outbox_store_run(OutboxStatement *statement, const Datum *values, const char *nulls, long limit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	int			result;
+
+	if (statement->plan == NULL)
+	{
+		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs, statement->argtypes);
+
+		if (plan == NULL)
+			elog(ERROR, "could not prepare a statement: %s", SPI_result_code_string(SPI_result));
+		if (SPI_keepplan(plan) != 0)
+			elog(ERROR, "could not keep a plan");
+		statement->plan = plan;
+	}
+	result = SPI_execute_plan(statement->plan, unconstify(Datum *, values), nulls, false, limit);
+	if (result < 0)
+		elog(ERROR, "could not run a statement: %s", SPI_result_code_string(result));
+	MemoryContextSwitchTo(caller);
+	return SPI_processed;
+}
+
+Datum
+outbox_store_value(uint64 row, int column, bool *isnull)
+{
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, isnull);
+}

@@ -1,0 +1,52 @@
+/*
+ * subscription.h - the subscriptions of this database, read once and kept until
+ * the table's relcache entry is invalidated (whoever changes outbox.subscription
+ * calls outbox_subscription_changed() in the same transaction).
+ */
+#ifndef OUTBOX_SUBSCRIPTION_H
+#define OUTBOX_SUBSCRIPTION_H
+
+#include "outbox.h"
+#include "snapshot.h"
+
+typedef struct OutboxSubscription
+{
+	int32		id;
+	char	   *name;
+	int			npatterns;
+	char	  **patterns;
+	char	   *handler;		/* NULL: external workers claim */
+	char	   *run_as;
+	bool		ordered;		/* ordering => 'key' */
+	bool		block_on_review;
+	bool		paused;
+	int			lanes;
+	int			first_lane;		/* of the routing generation for new entries */
+	int			max_attempts;
+	int			batch_size;
+	int64		backoff_base;	/* us */
+	double		backoff_factor;
+	int64		backoff_max;	/* us */
+	int64		lease_duration; /* us */
+	int64		handler_timeout;	/* us */
+	bool		has_start_at;
+	TimestampTz start_at;
+	int			npermanent;
+	char	  **permanent_errors;
+	int			ntransient;
+	char	  **transient_errors;
+	OutboxSnapshot *seam;
+	uint64		seam_xid;
+	int			seam_incarnation;
+} OutboxSubscription;
+
+/* all of them by id; valid until the next call; needs a transaction */
+extern int	outbox_subscription_all(OutboxSubscription **subscriptions);
+
+/* a number that changes with every reload of the cache */
+extern uint64 outbox_subscription_version(void);
+
+/* announce a change of outbox.subscription: every session reloads once this commits */
+extern void outbox_subscription_changed(void);
+
+#endif							/* OUTBOX_SUBSCRIPTION_H */

@@ -1,0 +1,87 @@
+/*
+ * wakeup.c - tell our processes, once a commit is visible, that there is work.
+ *
+ * A backend keeps three flags for its current transaction.  The callback looks at them after the
+ * transaction has left the list of running ones, so that whoever wakes up sees
+ * its rows.  A rolled-back savepoint leaves its flag: a wake-up too many costs a look.
+ * A prepared transaction commits elsewhere, and is found by the poll.
+ */
+#include "outbox.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+
+#include "shmem.h"
+#include "wakeup.h"
+
+static bool wake_router = false;
+static bool wake_workers = false;
+static bool wake_launcher = false;
+
+static void
+forget_all(void)
+{
+	wake_router = wake_workers = wake_launcher = false;
+}
+
+static void
+set_latches(void)
+{
+	OutboxDatabase *database;
+
+	if (wake_router && (database = outbox_shmem_my_database()) != NULL)
+		outbox_shmem_wake_router(database);
+	if (wake_workers)
+		outbox_shmem_wake_workers(MyDatabaseId);
+	if (wake_launcher)
+		outbox_shmem_wake_launcher(true);
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			set_latches();
+			forget_all();
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			forget_all();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+request_wakeup(bool *flag)
+{
+	static bool installed = false;
+
+	if (!installed)
+	{
+		RegisterXactCallback(end_transaction, NULL);
+		installed = true;
+	}
+	*flag = true;
+}
+
+void
+outbox_wakeup_router(void)
+{
+	request_wakeup(&wake_router);
+}
+
+void
+outbox_wakeup_workers(void)
+{
+	request_wakeup(&wake_workers);
+}
+
+void
+outbox_wakeup_launcher(void)
+{
+	request_wakeup(&wake_launcher);
+}

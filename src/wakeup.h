@@ -1,0 +1,21 @@
+/*
+ * wakeup.h - after the commit, tell the processes that there is work.
+ *
+ * One transaction callback a backend, installed at the first use; it acts only
+ * once the commit is visible, by setting latches: no NOTIFY, nothing to wait for.
+ */
+#ifndef OUTBOX_WAKEUP_H
+#define OUTBOX_WAKEUP_H
+
+#include "outbox.h"
+
+/* when this transaction commits: the router has events to route */
+extern void outbox_wakeup_router(void);
+
+/* when this transaction commits: workers should look at everything again (retry, resume, ...) */
+extern void outbox_wakeup_workers(void);
+
+/* when this transaction commits: the launcher should look at the databases again */
+extern void outbox_wakeup_launcher(void);
+
+#endif							/* OUTBOX_WAKEUP_H */

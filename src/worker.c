@@ -1,0 +1,73 @@
+/*
+ * worker.c - the process that runs batches of SQL handlers.
+ *
+ * outbox.workers of them for each database; dispatch.c does the work.  It ends
+ * cleanly when asked (leases given back, no attempt used), and when another role's
+ * handlers are due: what a role leaves in a session must not meet another one.
+ */
+#include "outbox.h"
+
+#include "miscadmin.h"
+
+#include "dispatch.h"
+#include "process.h"
+#include "settings.h"
+#include "shmem.h"
+#include "worker.h"
+
+static long dispatch(OutboxProcess *self);
+static void give_back(OutboxProcess *self);
+static long give_back_task(OutboxProcess *self);
+OUTBOX_NORETURN static void leave(OutboxProcess *self, OutboxProcessEnd end);
+
+static OutboxTask dispatching = {.activity = "dispatching", .run = dispatch, .recover = give_back};
+static OutboxTask leaving = {.activity = "giving leases back", .run = give_back_task};
+
+void
+outbox_worker_main(Datum argument)
+{
+	OutboxProcess *self = outbox_process_begin(argument, true);
+
+	while (!outbox_process_is_asked_to_end())
+	{
+		long		timeout = outbox_poll_interval;
+		OutboxPresence presence = outbox_process_look_for_extension();
+
+		if (presence == PRESENCE_NO)
+			outbox_process_end(self, END_ABSENT);
+		if (presence == PRESENCE_YES)
+			timeout = outbox_process_attempt(&dispatching, self);
+		if (timeout < 0)
+			leave(self, END_REPLACED);
+		outbox_process_wait(self, timeout);
+	}
+	leave(self, END_ASKED);
+}
+
+/* The cancel that ended a handler must not end this. */
+static void
+leave(OutboxProcess *self, OutboxProcessEnd end)
+{
+	QueryCancelPending = false;
+	(void) outbox_process_attempt(&leaving, self);
+	outbox_process_end(self, end);
+}
+
+static long
+dispatch(OutboxProcess *self)
+{
+	return outbox_dispatch_round(self);
+}
+
+static void
+give_back(OutboxProcess *self)
+{
+	outbox_dispatch_give_back(self);
+}
+
+static long
+give_back_task(OutboxProcess *self)
+{
+	outbox_dispatch_give_back(self);
+	return 0;
+}
