@@ -87,7 +87,7 @@ $$;
 
 -- rows that are copied and spoiled
 insert into outbox.batch select 9223372036854775807, s, now(), now(), 1, '{1}' from id;
-insert into outbox.lane_entry select s, 0, 1, event from id;
+insert into outbox.lane_entry select s, 0, 1, event, '(0,1)' from id;
 insert into outbox.lane_cursor select s, 0, 1 from id;
 insert into outbox.delayed select now(), event, s from id;
 insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts) select s, event, 0, 1, 'REVIEW_REQUIRED', 1 from id;

@@ -101,6 +101,7 @@ select outbox.publish_batch('[]');
 rollback;
 
 -- settings: unknown names and values
+\set VERBOSITY sqlstate
 set outbox.no_such_setting = 1;
 set outbox.max_payload_bytes = '65MB';
 set outbox.workers = 3;

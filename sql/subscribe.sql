@@ -109,12 +109,12 @@ select subscription, run_as, created_by, max_attempts from outbox.subscription w
 select p.proname
 from pg_proc p
 where p.pronamespace = 'outbox'::regnamespace
-  and p.proname in ('subscribe', 'alter_subscription', 'unsubscribe', 'pause', 'resume', 'matching_subscriptions', 'retry', 'discard', 'drain', 'activate', 'clock', 'is_held')
+  and p.proname in ('subscribe', 'alter_subscription', 'unsubscribe', 'pause', 'resume', 'matching_subscriptions', 'retry', 'discard', 'drain', 'activate', 'clock', 'is_held', 'tenant_of')
   and exists (select from aclexplode(p.proacl) where grantee = 0);
 select count(*)
 from pg_proc p
 where p.pronamespace = 'outbox'::regnamespace
-  and p.proname in ('subscribe', 'alter_subscription', 'unsubscribe', 'pause', 'resume', 'matching_subscriptions', 'retry', 'discard', 'drain', 'activate', 'clock', 'is_held')
+  and p.proname in ('subscribe', 'alter_subscription', 'unsubscribe', 'pause', 'resume', 'matching_subscriptions', 'retry', 'discard', 'drain', 'activate', 'clock', 'is_held', 'tenant_of')
   and p.proacl is not null;
 
 -- every other argument
@@ -234,7 +234,7 @@ $$;
 select outbox.alter_subscription('st plain', lanes => 4);
 select * from subscribe_test.lanes();
 begin;
-insert into outbox.lane_entry select subscription_id, 17, 1000005, gen_random_uuid() from outbox.subscription where subscription = 'st plain';
+insert into outbox.lane_entry select subscription_id, 17, 1000005, gen_random_uuid(), '(0,1)' from outbox.subscription where subscription = 'st plain';
 insert into outbox.lane_cursor select subscription_id, 18, 1000009 from outbox.subscription where subscription = 'st plain';
 select outbox.alter_subscription('st plain', lanes => 2);
 select * from subscribe_test.lanes();
@@ -261,11 +261,11 @@ select outbox.matching_subscriptions(null);
 -- unsubscribe: not while there is something to do, unless forced
 select subscription_id as id from outbox.subscription where subscription = 'st batch' \gset
 begin;
-insert into outbox.lane_entry select subscription_id, 0, 1, gen_random_uuid() from outbox.subscription where subscription = 'st batch';
+insert into outbox.lane_entry select subscription_id, 0, 1, gen_random_uuid(), '(0,1)' from outbox.subscription where subscription = 'st batch';
 select outbox.unsubscribe('st batch');
 rollback;
 begin;
-insert into outbox.lane_entry select subscription_id, 0, 1, gen_random_uuid() from outbox.subscription where subscription = 'st batch';
+insert into outbox.lane_entry select subscription_id, 0, 1, gen_random_uuid(), '(0,1)' from outbox.subscription where subscription = 'st batch';
 insert into outbox.lane_cursor select subscription_id, 0, 0 from outbox.subscription where subscription = 'st batch';
 insert into outbox.delayed select now() + interval '1 day', gen_random_uuid(), subscription_id from outbox.subscription where subscription = 'st batch';
 insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts)

@@ -46,9 +46,9 @@ end
 $$;
 -- in lane 0: completed, retry, blocked 1, in review, blocked 2 and 3, discarded, opened, started are behind the cursor, pending is not
 insert into outbox.lane_entry
-select a, 0, row_number() over (order by position(label in 'completed retry blocked 1 in review blocked 2 blocked 3 discarded opened started pending')), event_id
+select a, 0, row_number() over (order by position(label in 'completed retry blocked 1 in review blocked 2 blocked 3 discarded opened started pending')), event_id, '(0,1)'
 from sample, id where label not in ('delayed', 'pending');
-insert into outbox.lane_entry select a, 0, 10, pg_temp.event('pending') from id;
+insert into outbox.lane_entry select a, 0, 10, pg_temp.event('pending'), '(0,1)' from id;
 insert into outbox.lane_cursor select a, 0, 5 from id;
 insert into outbox.lane_cursor select a, 0, 9 from id;
 update outbox.lane set token = gen_random_uuid(), holder = 1, worker = 'worker 2', expires_at = '2030-01-01' from id where subscription_id = a and lane = 0;
@@ -69,7 +69,7 @@ from id, (values ('k3', 'blocked 1', 3), ('k4', 'blocked 2', 5), ('k4', 'blocked
 where g.subscription_id = a and g.event_key = v.key;
 insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id;
 -- the other subscription: everything pending in its one lane
-insert into outbox.lane_entry select b, 0, row_number() over (order by event_id), event_id from sample, id;
+insert into outbox.lane_entry select b, 0, row_number() over (order by event_id), event_id, '(0,1)' from sample, id;
 
 select label, replay_no, tenant_id, status, attempts, next_attempt_at, lease_expires_at, worker, error_code, completed_at, processing_ms, message_id
 from outbox.delivery left join sample using (event_id) where subscription = 'vw a'

@@ -72,6 +72,7 @@ outbox_fail_permanently(PG_FUNCTION_ARGS)
 				 errmsg("\"%s\" must not be null", "error_code")));
 	memset(&outbox_handler_request, 0, sizeof(outbox_handler_request));
 	take_code(PG_GETARG_TEXT_PP(0));
+	outbox_handler_request.sqlerrcode = ERRCODE_OUTBOX_FAIL_PERMANENTLY;
 	ereport(ERROR,
 			(errcode(ERRCODE_OUTBOX_FAIL_PERMANENTLY),
 			 errmsg("handler gave the event up: %s", outbox_handler_request.code)));
@@ -98,6 +99,7 @@ outbox_retry_after(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		take_code(PG_GETARG_TEXT_PP(1));
 	outbox_handler_request.count_attempt = PG_GETARG_BOOL(2);
+	outbox_handler_request.sqlerrcode = ERRCODE_OUTBOX_RETRY_AFTER;
 	ereport(ERROR,
 			(errcode(ERRCODE_OUTBOX_RETRY_AFTER),
 			 errmsg("handler asks to be called again later")));

@@ -7,6 +7,7 @@
  */
 #include "outbox.h"
 
+#include "access/stratnum.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -25,10 +26,11 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-#include "definition.h"
+#include "backoff.h"
 #include "extension.h"
 #include "operator.h"
 #include "routing.h"
+#include "segment.h"
 #include "session.h"
 #include "settings.h"
 #include "store.h"
@@ -42,6 +44,7 @@ PG_FUNCTION_INFO_V1(outbox_drain);
 PG_FUNCTION_INFO_V1(outbox_activate);
 PG_FUNCTION_INFO_V1(outbox_clock);
 PG_FUNCTION_INFO_V1(outbox_is_held);
+PG_FUNCTION_INFO_V1(outbox_tenant_of);
 
 /* what one call of drain() waits for; survives the transactions in between */
 typedef struct Drain
@@ -220,14 +223,14 @@ check_not_held(OutboxIncarnation *incarnation)
 static int64
 get_timeout(FunctionCallInfo fcinfo)
 {
-	double		timeout = outbox_definition_interval_us(DatumGetIntervalP(outbox_operator_get_required(fcinfo, 1, "timeout")));
+	int64		timeout = outbox_backoff_interval_us(DatumGetIntervalP(outbox_operator_get_required(fcinfo, 1, "timeout")));
 
-	if (!(timeout >= 0 && timeout <= (double) USECS_PER_DAY))
+	if (timeout < 0 || timeout > USECS_PER_DAY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout is out of range"),
 				 errhint("It must be between 0 and 1 day.")));
-	return (int64) timeout;
+	return timeout;
 }
 
 static void
@@ -433,4 +436,32 @@ outbox_is_held(PG_FUNCTION_ARGS)
 
 	outbox_extension_incarnation(&incarnation);
 	PG_RETURN_BOOL(incarnation.held);
+}
+
+/*
+ * The tenant of an event, or null; also null when the event is gone.  In SQL it would be
+ * a probe of every segment, since the planner cannot know that the ids are ranges.
+ */
+Datum
+outbox_tenant_of(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *id = PG_GETARG_UUID_P(0);
+	OutboxSegment segment;
+	OutboxScan	scan;
+	Datum		tenant = 0;
+	bool		isnull = true;
+
+	if (!outbox_segment_find(id, false, &segment))
+		PG_RETURN_NULL();
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+		tenant = slot_getattr(scan.slot, EV_TENANT_ID + 1, &isnull);
+	if (!isnull)
+		tenant = PointerGetDatum(PG_DETOAST_DATUM_COPY(tenant));
+	outbox_store_end_scan(&scan);
+	if (isnull)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(tenant);
 }

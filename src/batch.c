@@ -25,6 +25,8 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
+#include "storage/bufmgr.h"
+#include "storage/itemptr.h"
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -67,6 +69,7 @@ typedef struct Run
 	int			chunk_start;
 	int			chunk_count;
 	TupleTableSlot *slots[CHUNK];	/* NULL: nothing to run */
+	TupleTableSlot *spare[CHUNK];	/* slots made so far */
 	ItemPointerData tids[CHUNK];	/* of their receipts */
 	int			running;		/* the one in the handler, for failed_index */
 } Run;
@@ -97,6 +100,7 @@ static OutboxStatement delete_parked = {
 struct OutboxEventReader
 {
 	bool		open;
+	BlockNumber nblocks;		/* known to be there */
 	OutboxSegment segment;
 	OutboxScan	scan;
 };
@@ -118,15 +122,36 @@ reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 		return false;
 	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
 							GetActiveSnapshot(), 1);
+	reader->nblocks = 0;
 	reader->open = true;
 	return true;
 }
 
+/* Is it where it was?  The log is never updated, but its table may be rewritten, or restored from a dump. */
+static bool
+read_at(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid)
+{
+	ItemPointerData at = *tid;
+	bool		isnull;
+
+	if (ItemPointerGetBlockNumber(&at) >= reader->nblocks)
+		reader->nblocks = RelationGetNumberOfBlocks(reader->scan.rel);
+	return ItemPointerGetBlockNumber(&at) < reader->nblocks &&
+		table_tuple_fetch_row_version(reader->scan.rel, &at, GetActiveSnapshot(), reader->scan.slot) &&
+		outbox_event_id_compare(DatumGetUUIDP(slot_getattr(reader->scan.slot, EV_EVENT_ID + 1, &isnull)), id) == 0;
+}
+
 bool
-outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, TupleTableSlot **slot)
+outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid,
+						TupleTableSlot **slot)
 {
 	if (!reader_move_to(reader, id))
 		return false;
+	if (tid != NULL && ItemPointerIsValid(tid) && read_at(reader, id, tid))
+	{
+		*slot = reader->scan.slot;
+		return true;
+	}
 	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
 	outbox_store_rescan(&reader->scan);
 	if (!outbox_store_next(&reader->scan, true))
@@ -164,7 +189,7 @@ waits_at_gate(Run *run, OutboxDelivery *d)
 
 	if (!d->lane->has_gate || !run->batch->subscription->ordered)
 		return false;
-	if (!outbox_batch_read_event(run->reader, &d->event_id, &event))
+	if (!outbox_batch_read_event(run->reader, &d->event_id, &d->tid, &event))
 		return false;
 	outbox_batch_read_key(run->batch->subscription, event, d);
 	return d->event_key != NULL &&
@@ -192,6 +217,7 @@ read_lane(Run *run, OutboxLane *lane)
 		d->lane = lane;
 		d->position = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
 		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull));
+		d->tid = *(ItemPointer) DatumGetPointer(slot_getattr(scan.slot, 5, &isnull));
 		if (waits_at_gate(run, d))
 			run->parked[run->nparked++] = *d;
 		else
@@ -382,10 +408,8 @@ prepare_chunk(Run *run, int start)
 		OutboxDelivery *d = &batch->deliveries[start + i];
 		TupleTableSlot *event;
 
-		if (run->slots[i] != NULL)
-			ExecDropSingleTupleTableSlot(run->slots[i]);
 		run->slots[i] = NULL;
-		if (!outbox_batch_read_event(run->reader, &d->event_id, &event))
+		if (!outbox_batch_read_event(run->reader, &d->event_id, &d->tid, &event))
 			continue;
 		if (run->receipts != NULL && outbox_event_id_compare(&d->event_id, &run->receipts_to) >= 0)
 		{
@@ -395,8 +419,9 @@ prepare_chunk(Run *run, int start)
 		open_receipts(run, &d->event_id);
 		if (batch->check_receipts && receipt_exists(run, d))
 			continue;
-		run->slots[i] = MakeSingleTupleTableSlot(event->tts_tupleDescriptor, event->tts_ops);
-		ExecCopySlot(run->slots[i], event);
+		if (run->spare[i] == NULL)
+			run->spare[i] = MakeSingleTupleTableSlot(event->tts_tupleDescriptor, event->tts_ops);
+		run->slots[i] = ExecCopySlot(run->spare[i], event);
 		put_receipt(run, d, start + i);
 		owners[pending++] = i;
 	}
@@ -653,8 +678,8 @@ close_run(Run *run)
 		outbox_store_close_writer(run->receipts);
 	for (int i = 0; i < CHUNK; i++)
 	{
-		if (run->slots[i] != NULL)
-			ExecDropSingleTupleTableSlot(run->slots[i]);
+		if (run->spare[i] != NULL)
+			ExecDropSingleTupleTableSlot(run->spare[i]);
 	}
 }
 
@@ -744,8 +769,7 @@ describe_failure(OutboxBatch *batch, const ErrorData *error)
 	batch->interruption = outbox_handler_interruption();
 	if (batch->interruption == INTERRUPTED_TIME_LIMIT)
 		strlcpy(failure->code, OUTBOX_CODE_HANDLER_TIMEOUT, sizeof(failure->code));
-	else if (error->sqlerrcode == ERRCODE_OUTBOX_FAIL_PERMANENTLY ||
-			 error->sqlerrcode == ERRCODE_OUTBOX_RETRY_AFTER)
+	else if (error->sqlerrcode == outbox_handler_request.sqlerrcode)
 	{
 		failure->asked = error->sqlerrcode == ERRCODE_OUTBOX_RETRY_AFTER ?
 			ASKED_RETRY_AFTER : ASKED_FAIL_PERMANENTLY;

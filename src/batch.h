@@ -58,10 +58,14 @@ typedef struct OutboxBatch
  */
 extern void outbox_batch_run(OutboxBatch *batch);
 
-/* the event of a delivery from the log, into the slot; false when it is not there any more */
+/*
+ * The event from the log, in the reader's slot until the next call; false when it is not there any
+ * more.  tid, where its row was when it was routed, saves an index probe; NULL: not known.
+ */
 typedef struct OutboxEventReader OutboxEventReader;
 extern OutboxEventReader *outbox_batch_open_reader(void);
-extern bool outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, TupleTableSlot **slot);
+extern bool outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid,
+									TupleTableSlot **slot);
 extern void outbox_batch_close_reader(OutboxEventReader *reader);
 
 /* tenant and key of a delivery, from its event */

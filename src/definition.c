@@ -24,12 +24,13 @@
 #include "utils/typcache.h"
 #include "utils/varlena.h"
 
+#include "backoff.h"
 #include "definition.h"
 #include "extension.h"
 #include "pattern.h"
 #include "settings.h"
 
-#define SECONDS(n) ((n) * (double) USECS_PER_SEC)
+#define SECONDS(n) ((n) * USECS_PER_SEC)
 #define MAX_ATTEMPTS_MAX	1000
 #define BACKOFF_FACTOR_MAX	1000
 
@@ -72,11 +73,11 @@ outbox_definition_find(const char *name)
 /* ---------------------------------------------------------------- defaults */
 
 static Datum
-interval_datum(double us)
+make_interval_value(int64 us)
 {
 	Interval   *interval = palloc0(sizeof(Interval));
 
-	interval->time = (TimeOffset) us;
+	interval->time = us;
 	return IntervalPGetDatum(interval);
 }
 
@@ -94,15 +95,15 @@ default_value(int column, Oid caller, bool *isnull)
 		case DEF_MAX_ATTEMPTS:
 			return Int32GetDatum(6);
 		case DEF_BACKOFF_BASE:
-			return interval_datum(SECONDS(5));
+			return make_interval_value(SECONDS(5));
 		case DEF_BACKOFF_FACTOR:
 			return Float8GetDatum(5);
 		case DEF_BACKOFF_MAX:
-			return interval_datum(SECONDS(SECS_PER_HOUR));
+			return make_interval_value(SECONDS(SECS_PER_HOUR));
 		case DEF_LEASE_DURATION:
-			return interval_datum(SECONDS(2 * SECS_PER_MINUTE));
+			return make_interval_value(SECONDS(2 * SECS_PER_MINUTE));
 		case DEF_HANDLER_TIMEOUT:
-			return interval_datum(SECONDS(30));
+			return make_interval_value(SECONDS(30));
 		case DEF_BATCH_SIZE:
 			return Int32GetDatum(500);
 		case DEF_ON_REVIEW:
@@ -146,27 +147,18 @@ check_factor(const OutboxDefinition *definition)
 				 errhint("With 1, the delay is the same after every failed attempt.")));
 }
 
-double
-outbox_definition_interval_us(const void *interval)
-{
-	const Interval *i = (const Interval *) interval;
-	double		days = (double) i->month * DAYS_PER_MONTH + i->day;
-
-	return days * USECS_PER_DAY + i->time;
-}
-
 /* Stored without days and months, which other readers might count differently. */
 static void
-check_interval(OutboxDefinition *definition, int column, double min, double max, const char *range)
+check_interval(OutboxDefinition *definition, int column, int64 min, int64 max, const char *range)
 {
-	double		us = outbox_definition_interval_us(DatumGetIntervalP(definition->values[column]));
+	int64		us = outbox_backoff_interval_us(DatumGetIntervalP(definition->values[column]));
 
 	if (us < min || us > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is out of range", columns[column].name),
 				 errhint("It must be %s. A month counts 30 days.", range)));
-	definition->values[column] = interval_datum(us);
+	definition->values[column] = make_interval_value(us);
 }
 
 static void
@@ -451,7 +443,7 @@ outbox_definition_check(OutboxDefinition *definition, Oid caller, bool is_new, b
 	check_factor(definition);
 	check_interval(definition, DEF_BACKOFF_MAX, 1, 365 * SECONDS(SECS_PER_DAY), "above 0 and at most 365 days");
 	check_interval(definition, DEF_LEASE_DURATION, SECONDS(1), SECONDS(SECS_PER_DAY), "between 1 second and 1 day");
-	check_interval(definition, DEF_HANDLER_TIMEOUT, SECONDS(0.1), SECONDS(SECS_PER_DAY), "between 100 milliseconds and 1 day");
+	check_interval(definition, DEF_HANDLER_TIMEOUT, SECONDS(1) / 10, SECONDS(SECS_PER_DAY), "between 100 milliseconds and 1 day");
 	check_integer(definition, DEF_BATCH_SIZE, OUTBOX_BATCH_SIZE_MAX);
 	if (is_new)
 		check_start(definition);

@@ -53,7 +53,4 @@ extern void outbox_definition_check(OutboxDefinition *definition, Oid caller, bo
 /* are they the same?  else the names of the columns that differ are appended, joined by commas */
 extern bool outbox_definition_equals(const OutboxDefinition *a, const OutboxDefinition *b, StringInfo differing);
 
-/* an interval in microseconds, a month counting 30 days: as a double, since it may be out of an int64's range */
-extern double outbox_definition_interval_us(const void *interval);
-
 #endif							/* OUTBOX_DEFINITION_H */

@@ -212,46 +212,93 @@ is_within_reach(const OutboxLane *lane)
 	return holder == NULL || pg_atomic_read_u64(&holder->busy_since) != 0;
 }
 
-/* Only lanes with news, unless it is time to look at all of them.  In SPI. */
+/* A lane of ours with a batch's worth of entries and nothing special: no need to look again yet. */
+static bool
+knows_enough(Round *round, const OutboxLane *lane)
+{
+	return lane->held && !lane->touched &&
+		lane->end - lane->cursor >= Min(round->memo->batch_limit, round->subscription->batch_size);
+}
+
+static int
+compare_lanes(const void *a, const void *b)
+{
+	return (*(OutboxLane *const *) a)->lane - (*(OutboxLane *const *) b)->lane;
+}
+
+static void
+add_lane(Round *round, OutboxLane *lane)
+{
+	if (is_within_reach(lane) && outbox_lease_has_work(lane, round->now))
+		round->lanes[round->nlanes++] = lane;
+}
+
+/* Look at all lanes. */
+static void
+look_at_all(Round *round)
+{
+	Memo	   *memo = round->memo;
+	OutboxLane **found;
+	int			n;
+
+	memo->next_full_look = round->now + FULL_LOOK_US;
+	memo->next_due = DT_NOEND;
+	n = outbox_lease_look(round->subscription, round->db, -1, NULL, &found);
+	for (int i = 0; i < n; i++)
+		add_lane(round, found[i]);
+	for (int i = 0; i < n; i++)
+	{
+		if (found[i]->has_due && is_within_reach(found[i]))
+			memo->next_due = Min(memo->next_due, found[i]->due);
+	}
+}
+
+/* Look at the lanes where something may have changed. */
+static void
+look_at_news(Round *round)
+{
+	OutboxSubscription *s = round->subscription;
+	Memo	   *memo = round->memo;
+	int32	   *numbers = palloc((s->first_lane + s->lanes) * sizeof(int32));
+	OutboxLane **found;
+	int			n = 0;
+
+	for (int i = 0; i < s->first_lane + s->lanes; i++)
+	{
+		OutboxLane *lane = outbox_lease_lane(s->id, i);
+
+		if (knows_enough(round, lane))
+			add_lane(round, lane);
+		else if (outbox_lease_has_news(round->db, lane) ||
+				 (memo->look_again && (lane->touched || outbox_lease_has_work(lane, round->now))))
+			numbers[n++] = i;
+	}
+	if (n == 0)
+		return;
+	n = outbox_lease_look(s, round->db, n, numbers, &found);
+	for (int i = 0; i < n; i++)
+	{
+		add_lane(round, found[i]);
+		if (found[i]->has_due && is_within_reach(found[i]))
+			memo->next_due = Min(memo->next_due, found[i]->due);
+	}
+	qsort(round->lanes, round->nlanes, sizeof(OutboxLane *), compare_lanes);
+}
+
+/* Find the lanes with work: all of them, when it is time for that or a retry is due.  In SPI. */
 static void
 look(Round *round)
 {
 	OutboxSubscription *s = round->subscription;
 	Memo	   *memo = round->memo;
-	int32	   *numbers = palloc((s->first_lane + s->lanes) * sizeof(int32));
-	int			n = 0;
-	OutboxLane **found;
-	int			nfound;
 
-	if (memo->next_full_look <= round->now || memo->next_due <= round->now)
-	{
-		memo->next_full_look = round->now + FULL_LOOK_US;
-		memo->next_due = DT_NOEND;
-		n = -1;
-	}
-	else
-	{
-		for (int i = 0; i < s->first_lane + s->lanes; i++)
-		{
-			OutboxLane *lane = outbox_lease_lane(s->id, i);
-
-			if (outbox_lease_has_news(round->db, lane) || (memo->look_again && (lane->touched || outbox_lease_has_work(lane, round->now))))
-				numbers[n++] = i;
-		}
-	}
-	memo->look_again = false;
-	nfound = outbox_lease_look(s, round->db, n, numbers, &found);
-	round->lanes = palloc(Max(1, nfound) * sizeof(OutboxLane *));
+	round->lanes = palloc((s->first_lane + s->lanes) * sizeof(OutboxLane *));
 	round->nlanes = 0;
-	for (int i = 0; i < nfound; i++)
-	{
-		if (!is_within_reach(found[i]))
-			continue;
-		if (found[i]->has_due)
-			memo->next_due = Min(memo->next_due, found[i]->due);
-		if (outbox_lease_has_work(found[i], round->now))
-			round->lanes[round->nlanes++] = found[i];
-	}
+	if (memo->next_full_look <= round->now || memo->next_due <= round->now)
+		look_at_all(round);
+	else
+		look_at_news(round);
+	memo->look_again = false;
 }
 
 /* Can it run?  Otherwise it says why, and is tried again later.  In SPI. */
@@ -451,13 +498,14 @@ record_failure(Round *round, OutboxBatch *batch, OutboxDelivery *d)
 		else
 		{
 			reader = outbox_batch_open_reader();
-			if (outbox_batch_read_event(reader, &d->event_id, &event))
+			if (outbox_batch_read_event(reader, &d->event_id, NULL, &event))
 				outbox_batch_read_key(round->subscription, event, d);
 			outbox_batch_close_reader(reader);
 			outbox_settle_fail_first(round->subscription, d, &batch->failure, round->self);
 		}
 	}
 	commit_transaction();
+	d->lane->touched = true;
 	if (!d->lane->held)
 		return;
 	d->lane->has_gate |= (d->event_key != NULL);
@@ -581,6 +629,7 @@ run_started(Round *round, OutboxDelivery *d)
 	};
 
 	round->memo->conflicts = 0;
+	d->lane->touched = true;
 	do
 	{
 		batch.deliveries = d;
@@ -645,7 +694,7 @@ start_next_entry(Round *round, OutboxLane *lane, OutboxDelivery *d)
 	if (outbox_lease_lock(lane) && outbox_lease_next_entry(lane, &d->position, &d->event_id))
 	{
 		d->lane = lane;
-		found = outbox_batch_read_event(reader, &d->event_id, &event);
+		found = outbox_batch_read_event(reader, &d->event_id, NULL, &event);
 		if (found)
 		{
 			outbox_batch_read_key(round->subscription, event, d);
@@ -809,7 +858,11 @@ serve(Round *round)
 		run_lanes(round);
 	}
 	for (int i = 0; i < round->nheld; i++)
-		round->held[i]->touched = true;
+	{
+		OutboxLane *lane = round->held[i];
+
+		lane->touched |= lane->has_due || lane->has_ended || lane->has_gate || lane->has_started;
+	}
 	if (round->did_something)
 		round->memo->look_again = true;
 }

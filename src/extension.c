@@ -152,7 +152,8 @@ load_incarnation(void)
 	}
 	incarnation_relid = outbox_extension_relid("incarnation");
 	invalidations = incarnation_invalidations;
-	if (read_newest(&newest, &system_identifier, &database))
+	known_incarnation.recorded = read_newest(&newest, &system_identifier, &database);
+	if (known_incarnation.recorded)
 	{
 		known_incarnation.held = (system_identifier != GetSystemIdentifier() || database != MyDatabaseId);
 		known_incarnation.incarnation = newest + (known_incarnation.held ? 1 : 0);

@@ -30,6 +30,7 @@ typedef struct OutboxIncarnation
 {
 	int			incarnation;	/* that rows written now carry */
 	bool		held;			/* the newest known is another cluster's: activate() is due */
+	bool		recorded;		/* there is a row: the database is in use, or is being restored */
 } OutboxIncarnation;
 
 /* reads outbox.incarnation directly; remembered per backend until its relcache entry is invalidated */

@@ -66,6 +66,9 @@ static OutboxInterruption limit_kind = INTERRUPTED_NOT;
 
 static const char *context_values[OUTBOX_CONTEXT_FIELDS];
 
+/* whom this process is outside of its handlers' transactions */
+static Oid	own_user = InvalidOid;
+
 static OutboxStatement select_search_path = {
 	"select pg_catalog.substr(o, 13) from pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) as o"
 	" where s.setdatabase in (0, $1) and s.setrole in (0, $2) and o like 'search\\_path=%'"
@@ -195,6 +198,7 @@ outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *ha
 void
 outbox_handler_enter(OutboxHandler *handler)
 {
+	own_user = GetUserId();
 	SetUserIdAndSecContext(handler->role, SECURITY_LOCAL_USERID_CHANGE);
 	(void) NewGUCNestLevel();
 	outbox_session_for_handlers(handler->search_path);
@@ -288,6 +292,7 @@ outbox_handler_call(OutboxHandler *handler, Datum argument, int64 limit, OutboxI
 	fcinfo->args[0].value = argument;
 	fcinfo->args[0].isnull = false;
 
+	memset(&outbox_handler_request, 0, sizeof(outbox_handler_request));
 	arm_limit(limit, kind);
 	outbox_dispatch_in_handler = true;
 	CHECK_FOR_INTERRUPTS();
@@ -314,6 +319,10 @@ outbox_handler_finish(void)
 void
 outbox_handler_clean(void)
 {
+	/* an abort has done so already; a commit leaves the role in force */
+	if (OidIsValid(own_user))
+		SetUserIdAndSecContext(own_user, 0);
+	own_user = InvalidOid;
 	outbox_dispatch_in_handler = false;
 	outbox_handler_current.subscription = NULL;
 	outbox_settings_handler_context = NULL;

@@ -39,6 +39,7 @@ typedef struct OutboxCurrentDelivery
 /* what a handler asked for by fail_permanently() or retry_after(); counts only if that error came out */
 typedef struct OutboxRequest
 {
+	int			sqlerrcode;		/* of the error that carries it; 0: nothing was asked for */
 	char		code[OUTBOX_ERROR_CODE_MAX + 1];
 	int64		delay;			/* us, of retry_after() */
 	bool		count_attempt;

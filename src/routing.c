@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -392,10 +393,22 @@ collect_by_id(CandidateList *list, int segment, const Range *range, const pg_uui
 	outbox_store_end_scan(&scan);
 }
 
+/*
+ * A segment of the future is empty; but the clock of ids knows of no id after a restart, and may have
+ * been set back since ids of the future were issued: then the file tells.
+ */
 static bool
 segment_may_hold_rows(const OutboxSegment *segment)
 {
-	return outbox_event_id_time_of(&segment->from) <= pg_atomic_read_u64(&outbox_shared->id_time);
+	Relation	rel;
+	BlockNumber blocks;
+
+	if (outbox_event_id_time_of(&segment->from) <= pg_atomic_read_u64(&outbox_shared->id_time))
+		return true;
+	rel = table_open(segment->event_log, AccessShareLock);
+	blocks = RelationGetNumberOfBlocks(rel);
+	table_close(rel, NoLock);
+	return blocks > 0;
 }
 
 /*
@@ -625,14 +638,17 @@ static void
 append_entry(Routing *routing, const OutboxSubscription *s, TupleTableSlot *event, const pg_uuid_t *id)
 {
 	int32		lane = lane_of(s, event);
-	Datum		values[4] = {
-		Int32GetDatum(s->id), Int32GetDatum(lane), Int64GetDatum(next_position(s->id, lane)), UUIDPGetDatum(id)
+	ItemPointer tid = palloc(sizeof(ItemPointerData));
+	Datum		values[5] = {
+		Int32GetDatum(s->id), Int32GetDatum(lane), Int64GetDatum(next_position(s->id, lane)), UUIDPGetDatum(id),
+		PointerGetDatum(tid)
 	};
-	bool		nulls[4] = {false};
+	bool		nulls[5] = {false};
 	uint32		bit = outbox_shmem_hint_bit(s->id, lane);
 
 	if (routing->entries == NULL)
 		routing->entries = outbox_store_open_writer(outbox_extension_relid("lane_entry"));
+	*tid = event->tts_tid;
 	outbox_store_put(routing->entries, values, nulls);
 	routing->hints[bit / 64] |= UINT64CONST(1) << (bit % 64);
 	routing->routed++;

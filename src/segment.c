@@ -542,15 +542,23 @@ find_gap(OutboxIdTime now, OutboxIdTime until, OutboxIdTime *gap)
 	return false;
 }
 
+/*
+ * Not before the database is in use, nor while it is held: a dump that is being restored brings its
+ * segments along, which ours would collide with.
+ */
 bool
 outbox_segment_make_ahead(int days)
 {
+	OutboxIncarnation incarnation;
 	TimestampTz now = outbox_settings_now();
 	OutboxIdTime from = outbox_event_id_time_from(now);
 	OutboxIdTime until = outbox_event_id_time_from(now + days * USECS_PER_DAY);
 	OutboxIdTime gap;
 
 	AcceptInvalidationMessages();
+	outbox_extension_incarnation(&incarnation);
+	if (!incarnation.recorded || incarnation.held)
+		return false;
 	if (!cache_valid)
 		load_cache();
 	if (!find_gap(from, until, &gap))
@@ -680,6 +688,6 @@ outbox_segment_seal(uint64 horizon_xid)
 		confirmed_mark = entry->past_xid;
 		confirmed = U64FromFullTransactionId(ReadNextFullTransactionId());
 	}
-	else if (horizon_xid > confirmed)
+	else if (horizon_xid >= confirmed)
 		change_segment_row(&from, entry->past_xid, true);
 }

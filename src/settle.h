@@ -20,6 +20,7 @@ typedef struct OutboxDelivery
 	pg_uuid_t	event_id;
 	int			replay_no;
 	OutboxLane *lane;
+	ItemPointerData tid;		/* where the event's row was when it was routed; invalid: not known */
 	int64		position;
 	int64		gate_id;		/* read from the parked ones of this gate; 0: from the lane */
 	int			attempts;		/* counting the one at hand, once it has started; since the last retry() */

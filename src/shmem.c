@@ -105,8 +105,9 @@ create_shmem(void)
 			OutboxDatabase *db = &outbox_shared->databases[i];
 
 			pg_atomic_init_u32(&db->router_slot, 0);
-			for (int word = 0; word < OUTBOX_HINT_WORDS; word++)
-				pg_atomic_init_u64(&db->work_hints[word], 0);
+			pg_atomic_init_u32(&db->next_subscription, 0);
+			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
+				pg_atomic_init_u32(&db->work_counts[bit], 0);
 		}
 		for (int i = 0; i < outbox_shared->max_processes; i++)
 		{
@@ -190,8 +191,7 @@ outbox_shmem_ensure_database(Oid oid)
 		db->workers_wanted = 0;
 		db->workers_running = 0;
 		pg_atomic_write_u32(&db->router_slot, 0);
-		for (int word = 0; word < OUTBOX_HINT_WORDS; word++)
-			pg_atomic_write_u64(&db->work_hints[word], 0);
+		pg_atomic_write_u32(&db->next_subscription, 0);
 		pg_write_barrier();
 		db->oid = oid;
 	}
@@ -278,31 +278,6 @@ uint32
 outbox_shmem_hint_bit(uint32 subscription_id, uint32 lane)
 {
 	return (subscription_id * 0x9E3779B1u + lane) % OUTBOX_HINT_BITS;
-}
-
-/*
- * Setting is spared where the bit is set already.  That is safe as a worker
- * clears a bit before it looks at the lane: the barrier puts what the caller
- * has committed before our look at the bit, so whoever clears it later sees it.
- */
-void
-outbox_shmem_set_hint(OutboxDatabase *db, uint32 bit)
-{
-	pg_memory_barrier();
-	if (!outbox_shmem_test_hint(db, bit))
-		pg_atomic_fetch_or_u64(&db->work_hints[bit / 64], UINT64CONST(1) << (bit % 64));
-}
-
-bool
-outbox_shmem_test_hint(OutboxDatabase *db, uint32 bit)
-{
-	return (pg_atomic_read_u64(&db->work_hints[bit / 64]) & (UINT64CONST(1) << (bit % 64))) != 0;
-}
-
-void
-outbox_shmem_clear_hint(OutboxDatabase *db, uint32 bit)
-{
-	pg_atomic_fetch_and_u64(&db->work_hints[bit / 64], ~(UINT64CONST(1) << (bit % 64)));
 }
 
 /* ---------------------------------------------------------------- latches */

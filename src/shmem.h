@@ -28,7 +28,6 @@ typedef struct OutboxDatabase
 	int			workers_wanted;
 	int			workers_running;
 	pg_atomic_uint32 router_slot;	/* index of the router's slot + 1, or 0 */
-	pg_atomic_uint64 work_hints[OUTBOX_HINT_WORDS];
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
 } OutboxDatabase;
@@ -116,9 +115,6 @@ extern OutboxProcess *outbox_shmem_find_process(int64 process_id);
 
 /* hints that a lane may hold work */
 extern uint32 outbox_shmem_hint_bit(uint32 subscription_id, uint32 lane);
-extern void outbox_shmem_set_hint(OutboxDatabase *db, uint32 bit);
-extern bool outbox_shmem_test_hint(OutboxDatabase *db, uint32 bit);
-extern void outbox_shmem_clear_hint(OutboxDatabase *db, uint32 bit);
 
 /*
  * "There may be work in this lane": a number that only grows; each worker

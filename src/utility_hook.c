@@ -26,12 +26,15 @@
 #include "utils/syscache.h"
 
 #include "extension.h"
+#include "lock_out.h"
 #include "shmem.h"
 #include "slots.h"
 #include "utility_hook.h"
 
 /* more than TERM_GRACE_SECONDS, after which a process is ended the hard way */
 #define STOP_TIMEOUT_MS 10000
+
+#define LOCK_OUT_TIMEOUT_MS 10000
 
 static ProcessUtility_hook_type previous_hook = NULL;
 
@@ -51,7 +54,7 @@ static void clear_for_drop(DropStmt *statement);
 static void clear_for_drop_owned(DropOwnedStmt *statement);
 static void clear_for_alter_extension(AlterExtensionStmt *statement);
 static void clear_owned_database(const char *name);
-static void clear_own_database(void);
+static void clear_for_end(OutboxExtension *extension);
 static void clear_database(Oid database);
 static void register_callback(void);
 static void lift_bars(XactEvent event, void *argument);
@@ -224,7 +227,7 @@ clear_for_drop(DropStmt *statement)
 	if (statement->removeType == OBJECT_EXTENSION
 		? outbox_compat_owns_extension(extension.oid, GetUserId())
 		: statement->behavior == DROP_CASCADE && outbox_compat_owns_schema(extension.schema, GetUserId()))
-		clear_own_database();
+		clear_for_end(&extension);
 }
 
 /* The extension's owner is the owner of its schema, or a superuser. */
@@ -241,7 +244,7 @@ clear_for_drop_owned(DropOwnedStmt *statement)
 		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, cell), true);
 
 		if (role == extension.owner && has_privs_of_role(GetUserId(), role))
-			clear_own_database();
+			clear_for_end(&extension);
 	}
 }
 
@@ -253,7 +256,7 @@ clear_for_alter_extension(AlterExtensionStmt *statement)
 
 	if (strcmp(statement->extname, OUTBOX_LIBRARY) == 0 && outbox_extension_lookup(&extension) &&
 		outbox_compat_owns_extension(extension.oid, GetUserId()))
-		clear_own_database();
+		clear_database(MyDatabaseId);
 }
 
 /* Extension and schema have the same name. */
@@ -270,10 +273,12 @@ names_ours(List *names)
 	return false;
 }
 
+/* Neither our processes nor the extension's users must meet the DROP half-way. */
 static void
-clear_own_database(void)
+clear_for_end(OutboxExtension *extension)
 {
 	clear_database(MyDatabaseId);
+	outbox_lock_out_users(extension->schema, LOCK_OUT_TIMEOUT_MS);
 }
 
 /* ---------------------------------------------------------------- bars */

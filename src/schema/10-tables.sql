@@ -148,9 +148,10 @@ create table outbox.lane_entry (
     lane integer not null,
     position bigint not null check (position > 0),
     event_id uuid not null,
+    event_tid tid not null,
     primary key (subscription_id, lane, position)
 );
-comment on table outbox.lane_entry is 'What the router has put into the lanes, in order; appended only.';
+comment on table outbox.lane_entry is 'What the router has put into the lanes, in order; appended only. event_tid: where it saw the event''s row, a hint that saves an index probe.';
 
 create table outbox.lane_cursor (
     subscription_id integer not null,

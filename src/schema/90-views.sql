@@ -23,13 +23,23 @@ revoke all on function outbox.is_held() from public;
 comment on function outbox.is_held() is
 'Whether this database was restored or copied from another server, so that nothing is routed or delivered until outbox.activate().';
 
+create function outbox.tenant_of(event_id uuid)
+returns text
+language c
+stable strict
+cost 20
+as 'MODULE_PATHNAME', 'outbox_tenant_of';
+revoke all on function outbox.tenant_of(uuid) from public;
+comment on function outbox.tenant_of(uuid) is
+'The tenant of an event; null when it has none, or is not in the log (any more). One index probe.';
+
 -- The branches agree in type and collation, column by column, so that what a
 -- query does not ask for is not computed.
 create view outbox.delivery as
 select s.subscription,
        r.event_id,
        r.replay_no::integer as replay_no,
-       (select e.tenant_id from outbox.event_log e where e.event_id = r.event_id) as tenant_id,
+       outbox.tenant_of(r.event_id) collate "C" as tenant_id,
        'COMPLETED'::text collate "C" as status,
        r.attempts::integer as attempts,
        null::timestamptz as next_attempt_at,
@@ -64,7 +74,7 @@ union all
 select s.subscription,
        e.event_id,
        0,
-       (select log.tenant_id from outbox.event_log log where log.event_id = e.event_id),
+       outbox.tenant_of(e.event_id) collate "C",
        case when w.event_id is not null then 'IN_PROGRESS' else 'PENDING' end collate "C",
        0,
        null::timestamptz,
@@ -118,7 +128,7 @@ union all
 select s.subscription,
        d.event_id,
        0,
-       (select log.tenant_id from outbox.event_log log where log.event_id = d.event_id),
+       outbox.tenant_of(d.event_id) collate "C",
        'RETRY'::text collate "C",
        0,
        d.due_at,
@@ -133,7 +143,7 @@ join outbox.subscription s on s.subscription_id = d.subscription_id;
 revoke all on outbox.delivery from public;
 comment on view outbox.delivery is
 'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(). worker: who is at it, or was last. processing_ms: of the call that completed it.
-Cost: by event_id a few index probes and a scan of what is not completed; without a condition it reads every receipt there is, and tenant_id costs a probe of the log for each row. For counts of what is open ask outbox.subscription_status.';
+Cost: by event_id an index probe a segment and a scan of what is not completed; without a condition it reads every receipt there is, and tenant_id costs an index probe for each row. For counts of what is open ask outbox.subscription_status.';
 
 create view outbox.attempt as
 select s.subscription,
@@ -181,11 +191,16 @@ select s.subscription,
           and g.held_by = x.event_id) as blocked_events
 from outbox.delivery_exception x
 join outbox.subscription s on s.subscription_id = x.subscription_id
-left join outbox.event_log e on e.event_id = x.event_id
+left join lateral (
+    select log.event_type, log.aggregate_type, log.aggregate_id, log.request_id, log.trace_id, log.correlation_id,
+           log.dedup_key, log.occurred_at, log.published_at
+    from outbox.event_log log
+    where log.event_id = x.event_id
+    limit 1) e on true -- probes, however many deliveries are in review
 where x.status = 'REVIEW_REQUIRED';
 revoke all on outbox.review_required from public;
 comment on view outbox.review_required is
-'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe of the log, and blocked_events counts what is parked behind it.';
+'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe a segment of the log, and blocked_events counts what is parked behind it.';
 
 create view outbox.blocked_key as
 select s.subscription,
@@ -261,10 +276,11 @@ cross join lateral (
                 order by e.position
                 limit 1) as next_event_id) ends
     where l.subscription_id = s.subscription_id) lanes
-left join lateral (
-    select e.published_at
-    from outbox.event_log e
-    where e.event_id = lanes.next_event_id::uuid) oldest on true
+cross join lateral (
+    select (select e.published_at
+            from outbox.event_log e
+            where e.event_id = lanes.next_event_id::uuid) as published_at
+    offset 0) oldest
 cross join lateral (
     select count(*) filter (where x.status = 'RETRY') as retry,
            count(*) filter (where x.status = 'IN_PROGRESS') as in_progress,
@@ -292,7 +308,7 @@ cross join lateral (
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
 'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
-Cost: some index probes a lane, whatever the backlog; the counts beside it read what is delayed, failed or parked.';
+Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked.';
 
 create view outbox.operator_log as
 select o.entry_id,

@@ -223,8 +223,8 @@ cluster_init() {
 }
 
 cluster_start() {
-    as_user "$PGBIN/pg_ctl" -w -s -t 120 -D "$WORK/data" -l "$WORK/log/server" start </dev/null ||
-        { tail -n 30 "$WORK/log/server"; die "the server does not start"; }
+    as_user "$PGBIN/pg_ctl" -w -s -t 120 -D "$WORK/data" -l "$WORK/log/server" start </dev/null >"$WORK/log/pg_ctl" 2>&1 ||
+        { cat "$WORK/log/pg_ctl"; tail -n 30 "$WORK/log/server"; die "the server does not start"; }
 }
 
 cluster_stop() {

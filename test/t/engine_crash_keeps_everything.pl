@@ -1,0 +1,93 @@
+# Wherever a crash strikes, a committed business row has its event, an event has its receipt or
+# is still open, and a receipt has exactly one effect.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses qw(within);
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 24;
+my $node = new_engine('main', "restart_after_crash = on\nfsync = on\noutbox.poll_interval = '200ms'\ncheckpoint_timeout = '30s'\n");
+
+sql($node, q{create table placed (id bigint generated always as identity primary key, k integer)});
+make_effects($node, 'single', q{if random() < 0.02 then raise exception 'bad luck'; end if;});
+make_effects($node, 'careful');
+sql($node, q{
+	create function several(e outbox.event[]) returns void language sql as
+	'insert into careful (event_id, event_key, payload) select event_id, event_key, payload from unnest(e)';
+	select outbox.subscribe('single', '{order.#}', 'public.single_handler', max_attempts => 1000,
+		backoff_base => '20 ms', backoff_factor => 1, lanes => 4);
+	select outbox.subscribe('several', '{order.#}', 'public.several', max_attempts => 1000,
+		backoff_base => '20 ms', backoff_factor => 1, lanes => 4);
+});
+
+# writers: most keep their row and its event, some give up both, or an event in a savepoint
+my $folder = PostgreSQL::Test::Utils::tempdir();
+my $publish = q{select outbox.publish('order.placed', jsonb_build_object('id', id), aggregate_type => 'order', aggregate_id => k::text)};
+my %scripts = (
+	keep => qq{\\set k random(1, 30)\nbegin;\nwith o as (insert into placed (k) values (:k) returning id, k) $publish from o;\ncommit;\n},
+	drop => qq{\\set k random(1, 30)\nbegin;\nwith o as (insert into placed (k) values (:k) returning id, k) $publish from o;\nrollback;\n},
+	part => qq{\\set k random(1, 30)\nbegin;\nsavepoint s;\n$publish from (values (-1, 0)) o (id, k);\nrollback to s;\n}
+	  . qq{with o as (insert into placed (k) values (:k) returning id, k) $publish from o;\ncommit;\n});
+append_to_file("$folder/$_", $scripts{$_}) for keys %scripts;
+
+sub start_writers
+{
+	return IPC::Run::start(
+		[
+			'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '4', '-R', '600', '-T', '100',
+			'-f', "$folder/keep\@8", '-f', "$folder/drop\@1", '-f', "$folder/part\@1", 'postgres'
+		],
+		'>', '/dev/null', '2>', '/dev/null');
+}
+
+sub is_up
+{
+	return within(30, sub { my ($rc) = $node->psql('postgres', 'select 1'); return $rc == 0 });
+}
+
+# rows without an event, and events without a row
+my $unmatched = q{
+	select count(*) filter (where p.id is null) || ' ' || count(*) filter (where e.event_id is null)
+	from placed p full join outbox.event e on (e.payload ->> 'id')::bigint = p.id};
+
+my @ways = ('outbox worker', 'outbox router', 'client backend', 'immediate', 'outbox worker', 'immediate', 'outbox launcher');
+my $wrong = 0;
+for my $n (1 .. $crashes)
+{
+	my $way = $ways[ $n % @ways ];
+	my $writers = start_writers();
+	usleep(200_000 + rand(900_000));    # a random moment
+	if ($way eq 'immediate')
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	else
+	{
+		my @victims = pids($node, $way);
+		kill 'KILL', $victims[ rand @victims ] if @victims;
+	}
+	# its clients lose their connections with the crash
+	ok(defined within(10, sub { !eval { $writers->pump_nb; $writers->pumpable } }), "crash $n: $way") or $writers->signal('TERM');
+	eval { $writers->finish };
+	is_up() or BAIL_OUT('the server does not come back');
+	is(sql($node, $unmatched), '0 0', "crash $n: rows are events");
+	is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'careful'), '', "crash $n: receipts are effects");
+}
+
+drain($node, 40, 'all is settled in the end');
+is_sql($node, $unmatched, '0 0', 'rows are events');
+my $events = sql($node, 'select count(*) from outbox.event');
+cmp_ok($events, '>', 100 * $crashes / 4, "there was load: $events events");
+is_sql($node, "select subscription, status, count(*) from outbox.delivery group by 1, 2 order by 1",
+	"several|COMPLETED|$events\nsingle|COMPLETED|$events", 'each event has its receipt');
+is(reconcile($node, 'single', 'single'), '', 'and one effect of the single handler');
+is(reconcile($node, 'several', 'careful'), '', 'and one effect of the batch handler');
+$node->stop;
+done_testing();
