@@ -1,5 +1,7 @@
 -- What the benches work on, beside the two hand-written outboxes.
 
+create schema bench;
+
 create table bench.task (
     task_id bigint generated always as identity primary key,
     title text not null,

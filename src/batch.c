@@ -35,7 +35,6 @@
 #include "utils/timestamp.h"
 
 #include "batch.h"
-#include "dispatch.h"
 #include "event_id.h"
 #include "extension.h"
 #include "segment.h"
@@ -794,7 +793,7 @@ take_failure(OutboxBatch *batch, Run *run)
 {
 	ErrorData  *error;
 
-	outbox_dispatch_in_handler = false;
+	outbox_handler_running = false;
 	MemoryContextSwitchTo(batch_context);
 	error = CopyErrorData();
 	FlushErrorState();

@@ -41,8 +41,6 @@
 #define RECHECK_MS			20		/* when there is work, but not for us just now */
 #define CONFLICT_RETRIES	3	/* of a serialization failure or deadlock, at once and for free */
 
-volatile sig_atomic_t outbox_dispatch_in_handler = false;
-
 /* what this process remembers of a subscription */
 typedef struct Memo
 {
@@ -335,6 +333,7 @@ check_role(Round *round)
 {
 	if (round->self->role == InvalidOid)
 	{
+		outbox_handler_adopt_role(round->handler.role);
 		round->self->role = round->handler.role;
 		role_since = round->now;
 	}

@@ -16,10 +16,4 @@ extern long outbox_dispatch_round(OutboxProcess *self);
 /* give all leases back cleanly (own transaction); called before a worker ends or after an error outside of handlers */
 extern void outbox_dispatch_give_back(OutboxProcess *self);
 
-/*
- * True while a handler runs: SIGTERM then cancels it as a query cancel would, so that the
- * worker can give its leases back and end cleanly.  Read by the signal handler.
- */
-extern PGDLLIMPORT volatile sig_atomic_t outbox_dispatch_in_handler;
-
 #endif							/* OUTBOX_DISPATCH_H */

@@ -47,7 +47,6 @@
 #include "utils/typcache.h"
 #include "utils/varlena.h"
 
-#include "dispatch.h"
 #include "extension.h"
 #include "handler.h"
 #include "session.h"
@@ -57,6 +56,7 @@
 #define SWALLOWED_AGAIN_MS	1000	/* between cancels of a handler that goes on */
 #define SWALLOWED_MAX		3	/* cancels, then the process ends */
 
+volatile sig_atomic_t outbox_handler_running = false;
 OutboxCurrentDelivery outbox_handler_current = {NULL};
 OutboxRequest outbox_handler_request;
 
@@ -195,6 +195,19 @@ outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *ha
 
 /* ---------------------------------------------------------------- becoming the role */
 
+/*
+ * session_user and is_superuser are what policies and audits of applications
+ * go by; they must not say that a superuser is at work.
+ */
+void
+outbox_handler_adopt_role(Oid role)
+{
+	Oid			self = GetUserId();
+
+	SetSessionAuthorization(role, superuser_arg(role));
+	SetUserIdAndSecContext(self, 0);
+}
+
 void
 outbox_handler_enter(OutboxHandler *handler)
 {
@@ -294,12 +307,12 @@ outbox_handler_call(OutboxHandler *handler, Datum argument, int64 limit, OutboxI
 
 	memset(&outbox_handler_request, 0, sizeof(outbox_handler_request));
 	arm_limit(limit, kind);
-	outbox_dispatch_in_handler = true;
+	outbox_handler_running = true;
 	CHECK_FOR_INTERRUPTS();
 	(void) FunctionCallInvoke(fcinfo);
 	PopActiveSnapshot();
 	AfterTriggerFireDeferred();
-	outbox_dispatch_in_handler = false;
+	outbox_handler_running = false;
 	disarm_limit();
 	if (limit_fired || ShutdownRequestPending)
 		ereport(ERROR,
@@ -323,7 +336,7 @@ outbox_handler_clean(void)
 	if (OidIsValid(own_user))
 		SetUserIdAndSecContext(own_user, 0);
 	own_user = InvalidOid;
-	outbox_dispatch_in_handler = false;
+	outbox_handler_running = false;
 	outbox_handler_current.subscription = NULL;
 	outbox_settings_handler_context = NULL;
 	disarm_limit();

@@ -6,6 +6,9 @@
 #define OUTBOX_HANDLER_H
 
 #include "outbox.h"
+
+#include <signal.h>
+
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "subscription.h"
@@ -53,11 +56,20 @@ typedef enum OutboxInterruption
 	INTERRUPTED_SHUTDOWN
 } OutboxInterruption;
 
+/*
+ * True while a handler runs: SIGTERM then cancels it as a query cancel would, so that the worker can
+ * give its leases back and end cleanly.  Read by the signal handler.
+ */
+extern PGDLLIMPORT volatile sig_atomic_t outbox_handler_running;
+
 extern PGDLLIMPORT OutboxCurrentDelivery outbox_handler_current;
 extern PGDLLIMPORT OutboxRequest outbox_handler_request;
 
 /* needs a transaction; false with *problem when it cannot run */
 extern bool outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *handler, OutboxProblem *problem);
+
+/* once a process: its handlers see a session of this role, while the process stays who it is */
+extern void outbox_handler_adopt_role(Oid role);
 
 /* become the role for the rest of the transaction, with its search_path and no lock timeout */
 extern void outbox_handler_enter(OutboxHandler *handler);

@@ -33,7 +33,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
-#include "dispatch.h"
+#include "handler.h"
 #include "extension.h"
 #include "process.h"
 #include "session.h"
@@ -93,6 +93,7 @@ outbox_process_begin(Datum argument, bool synchronous_commit)
 	}
 	before_shmem_exit(detach, PointerGetDatum(self));
 
+	outbox_session_remember_search_path();
 	connect_to_database(self->database);
 	outbox_session_pin(synchronous_commit);
 	round_context = AllocSetContextCreate(TopMemoryContext, "outbox round", ALLOCSET_DEFAULT_SIZES);
@@ -161,7 +162,7 @@ handle_sigterm(SIGNAL_ARGS)
 		}
 #endif
 		ShutdownRequestPending = true;
-		if (connecting || outbox_dispatch_in_handler)
+		if (connecting || outbox_handler_running)
 		{
 			InterruptPending = true;
 			QueryCancelPending = true;

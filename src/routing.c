@@ -419,6 +419,7 @@ static void
 collect_range(CandidateList *list, const Range *range)
 {
 	memset(list, 0, sizeof(*list));
+	outbox_segment_refresh();
 	list->nsegments = outbox_segment_list(true, &list->segments);
 	for (int i = 0; i < list->nsegments; i++)
 	{
@@ -440,6 +441,7 @@ collect_history(CandidateList *list, const Range *range, TimestampTz start_at)
 		from = *range->through;
 	else if (!TIMESTAMP_IS_NOBEGIN(start_at))
 		outbox_event_id_floor(outbox_event_id_time_from(start_at - USECS_PER_HOUR), &from);
+	outbox_segment_refresh();
 	list->nsegments = outbox_segment_list(false, &list->segments);
 	for (int i = 0; i < list->nsegments && !list->truncated; i++)
 	{

@@ -407,6 +407,33 @@ retry:
 }
 
 /*
+ * A transaction's rows are visible a moment before its invalidations are sent, and
+ * then a segment that it made is not in the cache yet.
+ */
+void
+outbox_segment_refresh(void)
+{
+	OutboxScan	scan;
+
+	AcceptInvalidationMessages();
+	if (!cache_valid)
+		load_cache();
+	outbox_store_begin_scan(&scan, cache_relid, outbox_store_primary_key(cache_relid), GetActiveSnapshot(), 0);
+	outbox_store_rescan(&scan);
+	while (cache_valid && outbox_store_next(&scan, true))
+	{
+		SegmentEntry row;
+		SegmentEntry *known;
+
+		read_entry(&row, scan.slot);
+		known = look_up(&row.segment.from);
+		if (known == NULL || known->segment.sealed != row.segment.sealed)
+			cache_valid = false;
+	}
+	outbox_store_end_scan(&scan);
+}
+
+/*
  * Ids that the clock will not go on from anyhow, more than an hour ahead
  * of the wall clock, are passed over.
  */

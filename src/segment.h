@@ -47,6 +47,9 @@ extern int	outbox_segment_list(bool unsealed_only, OutboxSegment **segments);
  */
 extern bool outbox_segment_provide(const pg_uuid_t *id, bool wait);
 
+/* what the active snapshot sees of the segments, outbox_segment_list() will know at least */
+extern void outbox_segment_refresh(void);
+
 /* make the segments of the next `days`, one a call; true when one was made (call again in a new transaction) */
 extern bool outbox_segment_make_ahead(int days);
 

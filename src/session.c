@@ -79,7 +79,7 @@ static const Setting process_settings[] = {
 	{"jit", "off"},
 };
 
-/* what stood there before it was pinned: handlers find these */
+/* what stood there before: handlers find these */
 static char *default_plan_settings[lengthof(plan_settings)];
 static char *default_search_path = NULL;
 
@@ -129,7 +129,6 @@ outbox_session_leave(OutboxSession *session)
 void
 outbox_session_pin(bool synchronous_commit)
 {
-	default_search_path = MemoryContextStrdup(TopMemoryContext, GetConfigOption("search_path", false, false));
 	for (int i = 0; i < lengthof(plan_settings); i++)
 	{
 		default_plan_settings[i] = MemoryContextStrdup(TopMemoryContext,
@@ -160,6 +159,12 @@ outbox_session_for_handlers(const char *search_path)
 	put_aside("search_path", search_path);
 	put_aside("row_security", "on");
 	put_aside("lock_timeout", "0");
+}
+
+void
+outbox_session_remember_search_path(void)
+{
+	default_search_path = MemoryContextStrdup(TopMemoryContext, GetConfigOption("search_path", false, false));
 }
 
 const char *

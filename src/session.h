@@ -33,7 +33,12 @@ extern void outbox_session_pin(bool synchronous_commit);
 /* in a nest level of the caller's: the settings that a handler finds, in place of the pinned ones */
 extern void outbox_session_for_handlers(const char *search_path);
 
-/* what search_path was before it was pinned: the server's or the database's default */
+/*
+ * What search_path is by the server's configuration, without the settings of
+ * databases and roles: those of the role we connect as are not our handlers'.
+ * Remembered before connecting.
+ */
+extern void outbox_session_remember_search_path(void);
 extern const char *outbox_session_default_search_path(void);
 
 /* pin again whatever a handler's commit has left changed */

@@ -32,7 +32,12 @@ set_latches(void)
 	if (wake_router && (database = outbox_shmem_my_database()) != NULL)
 		outbox_shmem_wake_router(database);
 	if (wake_workers)
+	{
+		database = outbox_shmem_my_database();
+		for (uint32 bit = 0; database != NULL && bit < OUTBOX_HINT_BITS; bit++)
+			outbox_shmem_count_work(database, bit);
 		outbox_shmem_wake_workers(MyDatabaseId);
+	}
 	if (wake_launcher)
 		outbox_shmem_wake_launcher(true);
 }

@@ -41,6 +41,13 @@ select format('%s: nothing lost', subscription), not exists (
             and d.status in ('COMPLETED', 'REVIEW_REQUIRED')))
 from line
 union all
+select 'no effect without a completed delivery', not exists (
+    select 'audit', event_id from demo.audit
+    union all
+    select 'notification', event_id from demo.notification
+    except
+    select subscription, event_id from outbox.delivery where status = 'COMPLETED')
+union all
 select 'both subscriptions are counted', (select count(*) from line) = 2;
 
 select promise, case when kept then 'yes' else 'NO' end as kept from promise;

@@ -67,11 +67,17 @@ sub set_offset
 	$node->reload;
 }
 
-# pids of a backend type
+# pids of a backend type, perhaps of one application only; waits until there is one
 sub pids
 {
-	my ($node, $kind) = @_;
-	my ($rc, $out) = $node->psql('postgres', "select pid from pg_stat_activity where backend_type = '$kind' order by pid");
+	my ($node, $kind, $application) = @_;
+	my $which = "backend_type = '$kind'" . ($application ? " and application_name = '$application'" : '');
+	my ($rc, $out);
+	within(10,
+		sub {
+			($rc, $out) = $node->psql('postgres', "select pid from pg_stat_activity where $which order by pid");
+			return $rc == 0 && $out ne '';
+		});
 	return $rc == 0 ? split /\n/, $out : ();
 }
 

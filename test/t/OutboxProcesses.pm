@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(new_server within processes served is_served is_unserved log_is_quiet log_position);
+our @EXPORT = qw(new_server within processes served is_served is_unserved log_is_quiet log_position complaints);
 
 my $kinds = q{'outbox router', 'outbox worker'};
 
@@ -21,7 +21,7 @@ sub new_server
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init(allows_streaming => 1);
 	$node->append_conf('postgresql.conf',
-		"shared_preload_libraries = 'outbox'\nmax_worker_processes = 20\nmax_wal_senders = 4\nlog_statement = none\n" . ($conf // ''));
+		"shared_preload_libraries = 'outbox'\nmax_worker_processes = 20\nmax_wal_senders = 4\nlog_statement = none\nlog_line_prefix = '%m [%p] %b %a '\n" . ($conf // ''));
 	$node->start;
 	return $node;
 }
@@ -75,6 +75,14 @@ sub log_position
 {
 	my ($node) = @_;
 	return -s $node->logfile;
+}
+
+# What our own processes have logged above LOG.
+sub complaints
+{
+	my ($node, $from) = @_;
+	my $log = substr(slurp_file($node->logfile), $from // 0);
+	return grep { /outbox (launcher|router|worker)\b.*(WARNING|ERROR|FATAL|PANIC): / } split /\n/, $log;
 }
 
 # No errors in the log, and no warnings, apart from what is expected.

@@ -70,8 +70,8 @@ for my $n (1 .. $crashes)
 	}
 	else
 	{
-		my @victims = pids($node, $way);
-		kill 'KILL', $victims[ rand @victims ] if @victims;
+		my @victims = $way eq 'client backend' ? pids($node, $way, 'pgbench') : pids($node, $way);
+		kill 'KILL', $victims[ rand @victims ];
 	}
 	# its clients lose their connections with the crash
 	ok(defined within(10, sub { !eval { $writers->pump_nb; $writers->pumpable } }), "crash $n: $way") or $writers->signal('TERM');
