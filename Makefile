@@ -23,6 +23,7 @@ check:
 check-all:
 	@test/tools/matrix $(TARGETS)
 
+# BENCH=--quick: only see that everything runs; BENCH=publish: only this one
 bench:
 	@bench/run $(BENCH)
 

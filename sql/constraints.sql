@@ -155,7 +155,6 @@ insert into trial (breaks, statement) values
     ('tick_chunk_check', pg_temp.again('outbox.tick', 'r.incarnation = 2147483647', '{"chunk": -1}')),
     ('delayed_pkey', pg_temp.again('outbox.delayed', 'subscription_id = s')),
     ('delivery_exception_pkey', pg_temp.again('outbox.delivery_exception', 'subscription_id = s')),
-    ('delivery_exception_subscription_id_fkey', pg_temp.again('outbox.delivery_exception', 'subscription_id = s', '{"subscription_id": -1}')),
     ('delivery_exception_status_check', pg_temp.again('outbox.delivery_exception', 'subscription_id = s', '{"replay_no": 1, "status": "COMPLETED"}')),
     ('delivery_exception_attempts_check', pg_temp.again('outbox.delivery_exception', 'subscription_id = s', '{"replay_no": 1, "attempts": -1}')),
     ('delivery_exception_attempts_before_check', pg_temp.again('outbox.delivery_exception', 'subscription_id = s', '{"replay_no": 1, "attempts_before": -1}')),
@@ -163,7 +162,6 @@ insert into trial (breaks, statement) values
     ('delivery_exception_check', pg_temp.again('outbox.delivery_exception', 'subscription_id = s', '{"replay_no": 1, "next_attempt_at": "2030-01-01"}')),
     ('gate_pkey', pg_temp.again('outbox.gate', 'subscription_id = s', '{"event_key": "l"}')),
     ('gate_subscription_id_lane_tenant_id_event_key_key', pg_temp.again('outbox.gate', 'subscription_id = s', '{"gate_id": -1}')),
-    ('gate_subscription_id_fkey', pg_temp.again('outbox.gate', 'subscription_id = s', '{"gate_id": -1, "subscription_id": -1}')),
     ('parked_pkey', pg_temp.again('outbox.parked', 'event_id = event')),
     ('attempt_log_pkey', pg_temp.again('outbox.attempt_log', 'subscription_id = s')),
     ('dedup_pkey', pg_temp.again('outbox.dedup', 'event_type = ''ct.x''')),
@@ -185,7 +183,7 @@ select pg_temp.broken(pg_temp.again('outbox.delivery_exception', 'subscription_i
 
 -- without a subscription nothing of its work is left; receipts and history are
 select (select count(*) from outbox.delivery_exception where subscription_id = s) as exceptions, (select count(*) from outbox.lane where subscription_id = s) as lanes from id;
-delete from outbox.subscription using id where subscription_id = s;
+select outbox.unsubscribe((select subscription from outbox.subscription, id where subscription_id = s), force => true);
 select (select count(*) from outbox.subscription_state where subscription_id = s)
      + (select count(*) from outbox.lane where subscription_id = s)
      + (select count(*) from outbox.delivery_exception where subscription_id = s)
@@ -209,9 +207,9 @@ select parent, relacl from segment_table t where exists (select from aclexplode(
 -- tried
 select regexp_replace(pg_temp.broken(format('insert into %s select e.* from %s e, id where event_id = event', event_log, event_log)), '[0-9]+(_[0-9]+)*', 'n') as event_twice,
        regexp_replace(pg_temp.broken(format('insert into %s select r.* from %s r, id where event_id = event', receipt_log, receipt_log)), '[0-9]+(_[0-9]+)*', 'n') as receipt_twice,
-       regexp_replace(pg_temp.broken(format('update %s set event_id = %L', event_log, to_id)), '[0-9]+(_[0-9]+)*', 'n') as event_outside,
-       regexp_replace(pg_temp.broken(format('update %s set event_id = %L', receipt_log, to_id)), '[0-9]+(_[0-9]+)*', 'n') as receipt_outside,
-       pg_temp.broken(format('update %s set replay_no = 1', receipt_log)) as another_replay,
-       pg_temp.broken(format('update %s set subscription_id = t from id', receipt_log)) as another_subscription
+       regexp_replace(pg_temp.broken(format('update %s set event_id = %L from id where event_id = event', event_log, to_id)), '[0-9]+(_[0-9]+)*', 'n') as event_outside,
+       regexp_replace(pg_temp.broken(format('update %s set event_id = %L from id where event_id = event', receipt_log, to_id)), '[0-9]+(_[0-9]+)*', 'n') as receipt_outside,
+       pg_temp.broken(format('update %s set replay_no = 1 from id where event_id = event', receipt_log)) as another_replay,
+       pg_temp.broken(format('update %s set subscription_id = t from id where event_id = event', receipt_log)) as another_subscription
 from segment;
 rollback;

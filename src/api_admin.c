@@ -113,6 +113,18 @@ static OutboxStatement lock_lanes = {
 	1, {INT4OID}
 };
 
+/* keys with an event in review wait again: each behind the oldest one */
+static OutboxStatement hold_gates = {
+	"insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at)"
+	" select distinct on (x.tenant_id, x.event_key) x.subscription_id, x.lane, x.tenant_id, x.event_key, x.event_id,"
+	" x.position, $2 from outbox.delivery_exception x"
+	" where x.subscription_id = $1 and x.event_key is not null and x.status = 'REVIEW_REQUIRED'"
+	" order by x.tenant_id, x.event_key, x.position"
+	" on conflict (subscription_id, lane, tenant_id, event_key) do update set held_by = excluded.held_by"
+	" where gate.held_by is null",
+	2, {INT4OID, TIMESTAMPTZOID}
+};
+
 /* the number after the last lane, and the highest position that any lane has seen */
 static OutboxStatement select_lane_ends = {
 	"select max(l.lane) + 1, max(greatest(l.base, entries.position, cursors.position))"
@@ -133,9 +145,11 @@ static OutboxStatement select_unfinished = {
 	1, {TEXTOID}
 };
 
-/* deleting the subscription's row takes the rows that refer to it along */
+/* deleting the subscription's row takes its state and its lanes along */
 static OutboxStatement deletions[] = {
 	{"delete from outbox.parked where gate_id in (select gate_id from outbox.gate where subscription_id = $1)", 1, {INT4OID}},
+	{"delete from outbox.gate where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.delivery_exception where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.delayed where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_entry where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_cursor where subscription_id = $1", 1, {INT4OID}},
@@ -252,6 +266,7 @@ insert_new(const char *name, const OutboxDefinition *definition, Oid caller)
 	Datum		id;
 	bool		isnull;
 
+	outbox_extension_record_incarnation();
 	outbox_extension_incarnation(&incarnation);
 
 	put_definition(definition, values, nulls);
@@ -418,6 +433,16 @@ begin_generation(int32 id, int lanes)
 	(void) outbox_store_run(&update_first_lane, values, NULL, 0);
 }
 
+/* on_review became 'block': what is in review holds its key from now on, as if it had failed just now. */
+static void
+close_gates(int32 id)
+{
+	Datum		values[2] = {Int32GetDatum(id), TimestampTzGetDatum(outbox_settings_now())};
+
+	(void) outbox_store_run(&lock_lanes, values, NULL, 0);
+	(void) outbox_store_run(&hold_gates, values, NULL, 0);
+}
+
 static void
 update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition *definition)
 {
@@ -429,6 +454,9 @@ update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition 
 	(void) outbox_store_run(&update_subscription, values, nulls, 0);
 	if (differs_in(old, definition, DEF_LANES) || differs_in(old, definition, DEF_ORDERING))
 		begin_generation(id, DatumGetInt32(definition->values[DEF_LANES]));
+	if (differs_in(old, definition, DEF_ON_REVIEW) &&
+		strcmp(TextDatumGetCString(definition->values[DEF_ON_REVIEW]), "block") == 0)
+		close_gates(id);
 }
 
 Datum

@@ -86,7 +86,7 @@ static OutboxStatement select_unrouted = {
 	"with last as materialized (select t.target, t.through from outbox.tick t where t.incarnation = $4"
 	" order by t.tick desc, t.chunk desc limit 1),"
 	" chosen as materialized (select s.subscription_id, s.subscription from outbox.subscription s"
-	" where ($3 is null or s.subscription = any ($3)) and s.handler is not null and not s.paused)"
+	" where $3 is null or s.subscription = any ($3))"
 	" select 'events that are not routed yet'"
 	" where exists (select from last where through is not null)"
 	" or exists (select from outbox.event_log e where e.incarnation = $4"

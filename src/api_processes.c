@@ -63,18 +63,20 @@ outbox_process_list(PG_FUNCTION_ARGS)
 static int
 copy_processes(ListEntry *entries, int *wanted, int *running)
 {
-	OutboxDatabase *db = outbox_shmem_my_database();
 	int			n = 0;
 
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
 	*wanted = outbox_dispatch ? outbox_workers : 0;
-	*running = (db != NULL) ? db->workers_running : 0;
+	*running = 0;
 	for (int i = 0; i < outbox_shared->max_processes; i++)
 	{
 		OutboxProcess *process = &outbox_shared->processes[i];
 
-		if (process->kind != PROCESS_FREE && process->database == MyDatabaseId)
-			copy_process(&entries[n++], process);
+		if (process->kind == PROCESS_FREE || process->database != MyDatabaseId)
+			continue;
+		if (process->kind == PROCESS_WORKER && process->pid != 0)
+			(*running)++;
+		copy_process(&entries[n++], process);
 	}
 	LWLockRelease(outbox_shared->lock);
 	return n;

@@ -60,8 +60,6 @@ typedef struct Run
 	pg_uuid_t	receipts_from;
 	pg_uuid_t	receipts_to;
 	Oid			receipts_pk;
-	int			nparked;
-	OutboxDelivery *parked;		/* entries that wait behind a gate */
 	int			ran;			/* deliveries [0, ran) are done */
 	int32	   *processing_us;
 	/* the chunk at hand: deliveries [chunk_start, chunk_start + chunk_count) */
@@ -208,7 +206,7 @@ read_lane(Run *run, OutboxLane *lane)
 	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
 	outbox_store_set_key(&scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
 	outbox_store_rescan(&scan);
-	while (batch->count + run->nparked < batch->limit && outbox_store_next(&scan, true))
+	while (batch->count + batch->nparked < batch->limit && outbox_store_next(&scan, true))
 	{
 		OutboxDelivery *d = &batch->deliveries[batch->count];
 
@@ -218,7 +216,7 @@ read_lane(Run *run, OutboxLane *lane)
 		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull));
 		d->tid = *(ItemPointer) DatumGetPointer(slot_getattr(scan.slot, 5, &isnull));
 		if (waits_at_gate(run, d))
-			run->parked[run->nparked++] = *d;
+			batch->parked[batch->nparked++] = *d;
 		else
 			batch->count++;
 	}
@@ -230,8 +228,8 @@ assemble_from_lanes(Run *run)
 {
 	OutboxBatch *batch = run->batch;
 
-	run->parked = palloc(batch->limit * sizeof(OutboxDelivery));
-	for (int i = 0; i < batch->nlanes && batch->count + run->nparked < batch->limit; i++)
+	batch->parked = palloc(batch->limit * sizeof(OutboxDelivery));
+	for (int i = 0; i < batch->nlanes && batch->count + batch->nparked < batch->limit; i++)
 	{
 		if (outbox_lease_lock(batch->lanes[i]))
 			read_lane(run, batch->lanes[i]);
@@ -614,10 +612,10 @@ lane_progress(Run *run, OutboxLane *lane)
 	OutboxBatch *batch = run->batch;
 	int64		progress = lane->cursor;
 
-	for (int i = 0; i < run->nparked; i++)
+	for (int i = 0; i < batch->nparked; i++)
 	{
-		if (run->parked[i].lane == lane)
-			progress = Max(progress, run->parked[i].position);
+		if (batch->parked[i].lane == lane)
+			progress = Max(progress, batch->parked[i].position);
 	}
 	for (int i = 0; i < batch->count; i++)
 	{
@@ -631,11 +629,11 @@ lane_progress(Run *run, OutboxLane *lane)
 }
 
 static void
-park_up_to(Run *run, OutboxLane *lane, int64 progress, OutboxWriter **parked)
+park_up_to(OutboxBatch *batch, OutboxLane *lane, int64 progress, OutboxWriter **parked)
 {
-	for (int i = 0; i < run->nparked; i++)
+	for (int i = 0; i < batch->nparked; i++)
 	{
-		OutboxDelivery *d = &run->parked[i];
+		OutboxDelivery *d = &batch->parked[i];
 		Datum		values[3] = {Int64GetDatum(d->gate_id), Int64GetDatum(d->position), UUIDPGetDatum(&d->event_id)};
 		bool		nulls[3] = {false};
 
@@ -645,6 +643,16 @@ park_up_to(Run *run, OutboxLane *lane, int64 progress, OutboxWriter **parked)
 			*parked = outbox_store_open_writer(outbox_extension_relid("parked"));
 		outbox_store_put(*parked, values, nulls);
 	}
+}
+
+void
+outbox_batch_park_before(OutboxBatch *batch, const OutboxDelivery *d)
+{
+	OutboxWriter *parked = NULL;
+
+	park_up_to(batch, d->lane, d->position, &parked);
+	if (parked != NULL)
+		outbox_store_close_writer(parked);
 }
 
 /* Append cursors and parked entries; progress[i] is lane i's new cursor. */
@@ -659,7 +667,7 @@ write_progress(Run *run, int64 *progress)
 		progress[i] = lane_progress(run, batch->lanes[i]);
 		if (progress[i] == batch->lanes[i]->cursor)
 			continue;
-		park_up_to(run, batch->lanes[i], progress[i], &parked);
+		park_up_to(batch, batch->lanes[i], progress[i], &parked);
 		outbox_lease_move_cursor(batch->lanes[i], progress[i]);
 		batch->moved++;
 	}
@@ -828,7 +836,7 @@ outbox_batch_run(OutboxBatch *batch)
 	run->running = -1;
 	batch->deliveries = palloc(batch->limit * sizeof(OutboxDelivery));
 	batch->deliveries[0] = started;
-	batch->count = batch->completed = batch->moved = 0;
+	batch->count = batch->nparked = batch->completed = batch->moved = 0;
 	batch->failed = false;
 	batch->stage = STAGE_ASSEMBLY;
 	batch->interruption = INTERRUPTED_NOT;

@@ -41,6 +41,8 @@ typedef struct OutboxBatch
 	/* what came of it */
 	int			count;			/* deliveries that were to run */
 	OutboxDelivery *deliveries;
+	int			nparked;
+	OutboxDelivery *parked;		/* entries that wait at a gate, between them */
 	int			completed;
 	int			moved;			/* entries, or parked ones, that the lanes and gates went past */
 	double		average_us;		/* of a handler call */
@@ -57,6 +59,12 @@ typedef struct OutboxBatch
  * Lives in a memory context that the next run resets.
  */
 extern void outbox_batch_run(OutboxBatch *batch);
+
+/*
+ * After a failed run: park what lies before the delivery in its lane, in the transaction that moves
+ * the cursor past it.
+ */
+extern void outbox_batch_park_before(OutboxBatch *batch, const OutboxDelivery *d);
 
 /*
  * The event from the log, in the reader's slot until the next call; false when it is not there any

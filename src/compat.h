@@ -91,6 +91,13 @@ extern PGDLLIMPORT char *default_tablespace;
 #define OUTBOX_NORETURN pg_attribute_noreturn()
 #endif
 
+/* 17: LockHeldByMe() can look for stronger locks too */
+#if PG_VERSION_NUM >= 170000
+#define outbox_compat_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define outbox_compat_lock_held(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
 /* 17: extensions name wait events of their own */
 #if PG_VERSION_NUM >= 170000
 #define outbox_compat_wait_event(name) WaitEventExtensionNew(name)

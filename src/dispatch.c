@@ -56,6 +56,7 @@ typedef struct Memo
 	int32		front_lane;		/* the lane to read first */
 	int32		front_after;	/* and after limit_once: that of the failed delivery, or -1 */
 	int			conflicts;		/* of the delivery at the front */
+	bool		block_on_review;	/* as it was at the last look */
 	double		average_us;		/* of a handler call, 0: not known */
 } Memo;
 
@@ -74,6 +75,7 @@ typedef struct Round
 	int			nheld;
 	OutboxLane **held;			/* of these, ours */
 	bool		did_something;
+	bool		unserved_first; /* no role yet: first those that no other process serves */
 } Round;
 
 static HTAB *memos = NULL;
@@ -183,16 +185,16 @@ would_take_last_worker(Round *round, OutboxSubscription *s, int dispatchable)
 	return others > 0 && in_it == others;
 }
 
-/* Does another worker that is alive serve this role? */
+/* Does another worker that is alive serve this role?  With a number up to `most`. */
 static bool
-role_is_served(Round *round, Oid role)
+role_is_served(Round *round, Oid role, int most)
 {
 	for (int i = 0; i < outbox_shared->max_processes; i++)
 	{
 		OutboxProcess *process = &outbox_shared->processes[i];
 
 		if (process != round->self && process->kind == PROCESS_WORKER && process->pid != 0 &&
-			process->database == MyDatabaseId && process->role == role)
+			process->database == MyDatabaseId && process->role == role && process->number <= most)
 			return true;
 	}
 	return false;
@@ -326,13 +328,19 @@ typedef enum Turn
 
 /*
  * A process serves one role.  Another role's turn comes in another process: that one is
- * there, or this one makes room for it once its own role has had its time.
+ * there, or this one makes room for it: once its own role has had its time, or at once when
+ * that one is served by a process of a lower number too.
  */
 static Turn
 check_role(Round *round)
 {
 	if (round->self->role == InvalidOid)
 	{
+		if (round->unserved_first && role_is_served(round, round->handler.role, INT_MAX))
+		{
+			round->memo->look_again = true;
+			return TURN_NONE;
+		}
 		outbox_handler_adopt_role(round->handler.role);
 		round->self->role = round->handler.role;
 		role_since = round->now;
@@ -340,7 +348,8 @@ check_role(Round *round)
 	if (round->self->role == round->handler.role)
 		return TURN_OURS;
 	round->memo->look_again = true;
-	if (role_is_served(round, round->handler.role) || round->now - role_since < ROLE_TURN_US)
+	if (role_is_served(round, round->handler.role, INT_MAX) ||
+		(round->now - role_since < ROLE_TURN_US && !role_is_served(round, round->self->role, round->self->number)))
 		return TURN_NONE;
 	return TURN_OTHER_ROLE;
 }
@@ -350,6 +359,9 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 {
 	round->subscription = s;
 	round->memo = memo_of(s->id);
+	if (round->memo->block_on_review != s->block_on_review)
+		round->memo->next_full_look = DT_NOBEGIN;	/* gates have come or gone */
+	round->memo->block_on_review = s->block_on_review;
 	if (!has_reason(round, s, round->memo) || would_take_last_worker(round, s, dispatchable))
 		return TURN_NONE;
 	look(round);
@@ -382,16 +394,20 @@ choose(Round *round)
 		if (all[i].id <= last_served)
 			first = i + 1;
 	}
-	for (int i = 0; i < n; i++)
+	for (int pass = round->self->role == InvalidOid ? 0 : 1; pass < 2; pass++)
 	{
-		OutboxSubscription *s = &all[(first + i) % n];
-		Turn		its;
+		round->unserved_first = pass == 0;
+		for (int i = 0; i < n; i++)
+		{
+			OutboxSubscription *s = &all[(first + i) % n];
+			Turn		its;
 
-		if (!is_dispatchable(s))
-			continue;
-		its = consider(round, s, dispatchable);
-		if (its != TURN_NONE)
-			return its;
+			if (!is_dispatchable(s))
+				continue;
+			its = consider(round, s, dispatchable);
+			if (its != TURN_NONE)
+				return its;
+		}
 	}
 	return TURN_NONE;
 }
@@ -451,7 +467,8 @@ lease_lanes(Round *round)
 				continue;
 			taken++;
 			only_careful |= lane->unclean;
-			(void) outbox_settle_recover(round->subscription, lane, round->self);
+			if (outbox_settle_recover(round->subscription, lane, round->self) > 0)
+				lane->touched = round->did_something = true;	/* look when it is due */
 		}
 	}
 	commit_transaction();
@@ -500,6 +517,8 @@ record_failure(Round *round, OutboxBatch *batch, OutboxDelivery *d)
 			if (outbox_batch_read_event(reader, &d->event_id, NULL, &event))
 				outbox_batch_read_key(round->subscription, event, d);
 			outbox_batch_close_reader(reader);
+			if (batch->source == BATCH_FROM_LANES)
+				outbox_batch_park_before(batch, d);
 			outbox_settle_fail_first(round->subscription, d, &batch->failure, round->self);
 		}
 	}
@@ -791,10 +810,34 @@ run_lanes(Round *round)
 		round->memo->front_lane = batch.deliveries[batch.count - 1].lane->lane;
 }
 
-static void
-run_gates(Round *round)
+/* Parked events that may be what killed the holder before: each with its start on record.  Returns how many. */
+static int
+run_parked_carefully(Round *round, OutboxLane *lane, int most)
 {
-	for (int i = 0; i < round->nheld && !time_is_up(round); i++)
+	int			count = 0;
+
+	while (lane->held && count < most && !time_is_up(round))
+	{
+		OutboxDelivery d;
+		bool		started;
+
+		begin_transaction();
+		started = outbox_lease_lock(lane) &&
+			outbox_settle_start_parked(round->subscription, lane, &d, round->self);
+		commit_transaction();
+		if (!started)
+			break;
+		round->did_something = true;
+		run_started(round, &d);
+		count++;
+	}
+	return count;
+}
+
+static void
+run_gates(Round *round, int most)
+{
+	for (int i = 0; i < round->nheld && most > 0 && !time_is_up(round); i++)
 	{
 		OutboxLane *lane = round->held[i];
 		OutboxBatch batch = {
@@ -804,8 +847,13 @@ run_gates(Round *round)
 
 		if (!lane->held || !lane->has_open_gate)
 			continue;
-		batch.limit = lane->cursor < lane->careful_through ? 1 : batch_limit(round);
+		if (lane->careful_through > 0)
+			most -= run_parked_carefully(round, lane, most);
+		if (!lane->held || most <= 0 || time_is_up(round))
+			continue;
+		batch.limit = Min(most, batch_limit(round));
 		run_batch(round, &batch);
+		most -= batch.count;
 	}
 }
 
@@ -835,7 +883,7 @@ probe(Round *round)
 	if (!round->did_something)
 		run_carefully(round, 1);
 	if (!round->did_something)
-		run_gates(round);
+		run_gates(round, 1);
 	if (!round->did_something)
 		run_lanes(round);
 }
@@ -852,7 +900,7 @@ serve(Round *round)
 	else
 	{
 		run_due(round, INT_MAX);
-		run_gates(round);
+		run_gates(round, INT_MAX);
 		run_carefully(round, INT_MAX);
 		run_lanes(round);
 	}

@@ -36,6 +36,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "children.h"
 #include "launcher.h"
 #include "process.h"
 #include "settings.h"
@@ -48,34 +49,15 @@
 /* read pg_database again even if nobody said so */
 #define READ_INTERVAL_MS 60000
 
-/* a child that ends younger than this has failed to start well */
-#define SHORT_LIFE_MS 5000
-#define RESTART_MIN_MS 100
-#define RESTART_MAX_MS 4000
-#define PROBE_RESTART_MAX_MS 300000
-
-/* registered, but not started */
-#define START_TIMEOUT_MS 60000
+/* between a child's early end and the next start, at most */
+#define REST_MAX_MS 4000
+#define PROBE_REST_MAX_MS 300000
 
 /* no slot in the server: another try, and how long before it is worth a warning */
 #define SHORTAGE_RETRY_MS 250
 #define SHORTAGE_PATIENCE_MS 1500
 #define SHORTAGE_PAUSE_MS 3000
 #define SHORTAGE_WARNING_MS 60000
-
-/* asked to end but still there: ask again */
-#define ASK_AGAIN_MS 5000
-
-typedef struct Child
-{
-	OutboxProcess *slot;		/* NULL: none */
-	uint32		generation;
-	BackgroundWorkerHandle *handle; /* NULL: adopted from an earlier launcher */
-	uint64		started_at;
-	uint64		asked_at;		/* to end; 0: not */
-	uint64		start_at;		/* the next one not before */
-	int			failures;		/* in a row */
-} Child;
 
 typedef enum DatabaseState
 {
@@ -92,20 +74,12 @@ typedef struct Database
 	bool		listed;			/* and open to connections, no template */
 	DatabaseState state;
 	bool		told;			/* that it may have the extension, since its router was started */
-	Child		router;
+	OutboxChild router;
 	int			nworkers;		/* length of the array */
-	Child	   *workers;
+	OutboxChild *workers;
 } Database;
 
-typedef enum StartResult
-{
-	STARTED,
-	NOT_NOW,
-	NO_SLOT
-} StartResult;
-
 static HTAB *databases;
-static uint64 next_look;		/* when there is something to do by the clock */
 static uint64 databases_read_at;
 
 static struct
@@ -124,28 +98,19 @@ static void read_databases(void);
 static void forget_databases(void);
 static void take_announcements(bool everything);
 static Database *find_database(Oid oid);
-static Child *find_child(Database *db, OutboxProcessKind kind, int number);
+static OutboxChild *find_child(Database *db, OutboxProcessKind kind, int number);
 static void adopt_children(void);
 static void see_to_database(Database *db);
-static void see_to_child(Database *db, Child *child);
-static void child_ended(Database *db, Child *child);
-static void rest_before_restart(Database *db, Child *child, bool healthy);
+static void child_ended(Database *db, OutboxChild *child, OutboxProcessEnd end, bool short_lived);
 static bool is_wanted(const Database *db, int number);
-static void ask_to_end(Child *child);
 static void start_missing(void);
 static bool start_routers(DatabaseState state);
 static bool start_workers(int number);
-static bool start_one(Database *db, Child *child, int number);
-static StartResult register_child(Database *db, Child *child, int number);
-static void describe_child(BackgroundWorker *worker, const Database *db, int number, const OutboxProcess *slot);
+static bool start_one(Database *db, OutboxChild *child, int number);
 static void meet_shortage(int number);
 static void free_a_slot_for(int number);
-static void show_numbers(Database *db);
-static void look_again_at(uint64 at);
+static long time_to_sleep(void);
 static int	workers_wanted(void);
-
-/* number 0 is the router */
-#define ROUTER 0
 
 /* ---------------------------------------------------------------- the process */
 
@@ -174,15 +139,11 @@ outbox_launcher_main(Datum argument)
 	wait_event = outbox_compat_wait_event("OutboxLauncher");
 	for (;;)
 	{
-		uint64		now;
-		long		timeout = outbox_poll_interval;
+		long		timeout;
 
 		see_to_signals();
 		look();
-
-		now = outbox_process_clock();
-		if (next_look != 0)
-			timeout = (next_look > now) ? Min(timeout, (long) (next_look - now)) : 0;
+		timeout = time_to_sleep();
 		pgstat_report_activity(STATE_IDLE, NULL);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout, wait_event);
 		ResetLatch(MyLatch);
@@ -244,24 +205,25 @@ look(void)
 	HASH_SEQ_STATUS sequence;
 	Database   *db;
 
-	next_look = 0;
+	outbox_children_reset_next_look();
 	read_databases_if_due();
 
 	hash_seq_init(&sequence, databases);
 	while ((db = hash_seq_search(&sequence)) != NULL)
 		see_to_database(db);
 	start_missing();
-
-	hash_seq_init(&sequence, databases);
-	while ((db = hash_seq_search(&sequence)) != NULL)
-		show_numbers(db);
 }
 
-static void
-look_again_at(uint64 at)
+/* By the clock there is something to do soon, or nothing: then one look a poll interval. */
+static long
+time_to_sleep(void)
 {
-	if (next_look == 0 || at < next_look)
-		next_look = at;
+	uint64		now = outbox_process_clock();
+	uint64		next = outbox_children_next_look();
+
+	if (next == 0)
+		return outbox_poll_interval;
+	return (next > now) ? Min((long) (next - now), outbox_poll_interval) : 0;
 }
 
 static int
@@ -408,19 +370,19 @@ forget_databases(void)
 
 /* ---------------------------------------------------------------- children */
 
-static Child *
+static OutboxChild *
 find_child(Database *db, OutboxProcessKind kind, int number)
 {
 	if (kind == PROCESS_ROUTER)
 		return &db->router;
 	if (number > db->nworkers)
 	{
-		Size		size = sizeof(Child) * number;
+		Size		size = sizeof(OutboxChild) * number;
 
 		db->workers = (db->workers == NULL)
 			? MemoryContextAlloc(TopMemoryContext, size)
 			: repalloc(db->workers, size);
-		memset(db->workers + db->nworkers, 0, sizeof(Child) * (number - db->nworkers));
+		memset(db->workers + db->nworkers, 0, sizeof(OutboxChild) * (number - db->nworkers));
 		db->nworkers = number;
 	}
 	return &db->workers[number - 1];
@@ -434,14 +396,12 @@ adopt_children(void)
 	for (int i = 0; i < outbox_shared->max_processes; i++)
 	{
 		OutboxProcess *slot = &outbox_shared->processes[i];
-		Child	   *child;
+		OutboxChild *child;
 
 		if (slot->kind == PROCESS_FREE)
 			continue;
 		child = find_child(find_database(slot->database), slot->kind, slot->number);
-		child->slot = slot;
-		child->generation = slot->generation;
-		child->started_at = outbox_process_clock();
+		outbox_children_adopt(child, slot);
 	}
 	LWLockRelease(outbox_shared->lock);
 }
@@ -453,82 +413,29 @@ see_to_database(Database *db)
 
 	if (shared != NULL && pg_atomic_read_u32(&shared->router_slot) != 0)
 		db->state = DATABASE_PRESENT;
-	for (int number = ROUTER; number <= db->nworkers; number++)
+	for (int number = OUTBOX_ROUTER; number <= db->nworkers; number++)
 	{
-		Child	   *child = (number == ROUTER) ? &db->router : &db->workers[number - 1];
+		OutboxChild *child = (number == OUTBOX_ROUTER) ? &db->router : &db->workers[number - 1];
+		OutboxProcessEnd end;
+		bool		short_lived;
 
 		if (child->slot == NULL)
 			continue;
-		see_to_child(db, child);
-		if (child->slot != NULL && !is_wanted(db, number))
-			ask_to_end(child);
+		if (outbox_children_has_ended(child, &end, &short_lived))
+			child_ended(db, child, end, short_lived);
+		else if (!is_wanted(db, number))
+			outbox_children_ask_to_end(child);
 	}
 }
 
-/* Has it ended, or never begun? */
 static void
-see_to_child(Database *db, Child *child)
+child_ended(Database *db, OutboxChild *child, OutboxProcessEnd end, bool short_lived)
 {
-	uint64		now = outbox_process_clock();
-	pid_t		pid;
-	BgwHandleStatus status = BGWH_STARTED;
-
-	if (child->handle != NULL)
-		status = GetBackgroundWorkerPid(child->handle, &pid);
-
-	if (!outbox_slots_is_used(child->slot, child->generation))
-	{
-		/* the slot in the server is free a moment later: the postmaster will tell */
-		if (status == BGWH_STARTED && child->handle != NULL)
-			look_again_at(now + SHORTAGE_RETRY_MS);
-		else
-			child_ended(db, child);
-	}
-	else if (status == BGWH_STOPPED ||
-			 (child->slot->pid == 0 && now >= child->started_at + START_TIMEOUT_MS))
-	{
-		/* it could not be started; should it start after all, it finds its slot taken away */
-		if (child->handle != NULL)
-			TerminateBackgroundWorker(child->handle);
-		outbox_slots_terminate(child->slot, child->generation);
-		child_ended(db, child);
-	}
-	else if (child->slot->pid == 0)
-		look_again_at(child->started_at + START_TIMEOUT_MS);
-}
-
-static void
-child_ended(Database *db, Child *child)
-{
-	OutboxProcessEnd end = END_UNKNOWN;
-	bool		short_lived = outbox_process_clock() < child->started_at + SHORT_LIFE_MS;
-
-	/* else the slot was taken away from a process that never started */
-	if (child->slot->generation == child->generation)
-		end = child->slot->end;
 	/* what we were told meanwhile may be news that it has not seen */
 	if (end == END_ABSENT)
 		db->state = db->told ? DATABASE_UNKNOWN : DATABASE_ABSENT;
-	rest_before_restart(db, child, end != END_UNKNOWN || !short_lived);
-
-	if (child->handle != NULL)
-		pfree(child->handle);
-	child->slot = NULL;
-	child->handle = NULL;
-	child->asked_at = 0;
-}
-
-/* The first time at once, then at a growing distance. */
-static void
-rest_before_restart(Database *db, Child *child, bool healthy)
-{
-	uint64		rest_max = (db->state == DATABASE_UNKNOWN) ? PROBE_RESTART_MAX_MS : RESTART_MAX_MS;
-	uint64		rest = 0;
-
-	child->failures = healthy ? 0 : child->failures + 1;
-	if (child->failures > 1)
-		rest = Min(rest_max, (uint64) RESTART_MIN_MS << Min(child->failures - 2, 20));
-	child->start_at = outbox_process_clock() + rest;
+	outbox_children_rest(child, end != END_UNKNOWN || !short_lived,
+						 db->state == DATABASE_UNKNOWN ? PROBE_REST_MAX_MS : REST_MAX_MS);
 }
 
 /* Workers only where the extension was found; a router also to find out. */
@@ -537,20 +444,7 @@ is_wanted(const Database *db, int number)
 {
 	if (!outbox_dispatch || !db->listed || db->state == DATABASE_ABSENT)
 		return false;
-	return number == ROUTER || (db->state == DATABASE_PRESENT && number <= workers_wanted());
-}
-
-static void
-ask_to_end(Child *child)
-{
-	uint64		now = outbox_process_clock();
-
-	if (child->asked_at == 0 || now >= child->asked_at + ASK_AGAIN_MS)
-	{
-		child->asked_at = now;
-		outbox_slots_terminate(child->slot, child->generation);
-	}
-	look_again_at(child->asked_at + ASK_AGAIN_MS);
+	return number == OUTBOX_ROUTER || (db->state == DATABASE_PRESENT && number <= workers_wanted());
 }
 
 /* ---------------------------------------------------------------- starting */
@@ -566,7 +460,7 @@ start_missing(void)
 
 	if (shortage.retry_at > now)
 	{
-		look_again_at(shortage.retry_at);
+		outbox_children_look_again_at(shortage.retry_at);
 		return;
 	}
 	if (!start_routers(DATABASE_PRESENT) || !start_routers(DATABASE_UNKNOWN))
@@ -596,12 +490,12 @@ start_routers(DatabaseState state)
 	hash_seq_init(&sequence, databases);
 	while ((db = hash_seq_search(&sequence)) != NULL)
 	{
-		if (db->state != state || !is_wanted(db, ROUTER) || db->router.slot != NULL)
+		if (db->state != state || !is_wanted(db, OUTBOX_ROUTER) || db->router.slot != NULL)
 			continue;
 		/* the end of a probe wakes us */
 		if (state == DATABASE_UNKNOWN && probes >= PROBES_MAX)
 			continue;
-		if (!start_one(db, &db->router, ROUTER))
+		if (!start_one(db, &db->router, OUTBOX_ROUTER))
 		{
 			hash_seq_term(&sequence);
 			return false;
@@ -620,7 +514,7 @@ start_workers(int number)
 	hash_seq_init(&sequence, databases);
 	while ((db = hash_seq_search(&sequence)) != NULL)
 	{
-		Child	   *child;
+		OutboxChild *child;
 
 		if (!is_wanted(db, number))
 			continue;
@@ -636,77 +530,26 @@ start_workers(int number)
 
 /* False when the server has no slot left. */
 static bool
-start_one(Database *db, Child *child, int number)
+start_one(Database *db, OutboxChild *child, int number)
 {
 	if (child->start_at > outbox_process_clock())
 	{
-		look_again_at(child->start_at);
+		outbox_children_look_again_at(child->start_at);
 		return true;
 	}
-	if (register_child(db, child, number) != NO_SLOT)
-		return true;
+	switch (outbox_children_start(child, db->oid, NameStr(db->name), number))
+	{
+		case START_DONE:
+			if (number == OUTBOX_ROUTER)
+				db->told = false;
+			return true;
+		case START_LATER:
+			return true;
+		case START_NO_SLOT:
+			break;
+	}
 	meet_shortage(number);
 	return false;
-}
-
-static StartResult
-register_child(Database *db, Child *child, int number)
-{
-	BackgroundWorker worker;
-	OutboxProcess *slot;
-	MemoryContext caller;
-	bool		registered;
-
-	switch (outbox_slots_reserve(db->oid, number == ROUTER ? PROCESS_ROUTER : PROCESS_WORKER, number, &slot))
-	{
-		case RESERVED:
-			break;
-		case RESERVE_LATER:
-			return NOT_NOW;		/* whoever lifts the bar wakes us */
-		case RESERVE_FULL:
-			return NO_SLOT;
-	}
-	if (number == ROUTER)
-		db->told = false;
-	describe_child(&worker, db, number, slot);
-	caller = MemoryContextSwitchTo(TopMemoryContext);
-	registered = RegisterDynamicBackgroundWorker(&worker, &child->handle);
-	MemoryContextSwitchTo(caller);
-	if (!registered)
-	{
-		child->handle = NULL;
-		outbox_slots_terminate(slot, slot->generation);
-		return NO_SLOT;
-	}
-	child->slot = slot;
-	child->generation = slot->generation;
-	child->started_at = outbox_process_clock();
-	child->asked_at = 0;
-	look_again_at(child->started_at + START_TIMEOUT_MS);
-	return STARTED;
-}
-
-static void
-describe_child(BackgroundWorker *worker, const Database *db, int number, const OutboxProcess *slot)
-{
-	const char *type = (number == ROUTER) ? "outbox router" : "outbox worker";
-
-	memset(worker, 0, sizeof(BackgroundWorker));
-	if (number == ROUTER)
-		snprintf(worker->bgw_name, BGW_MAXLEN, "%s %s", type, NameStr(db->name));
-	else
-		snprintf(worker->bgw_name, BGW_MAXLEN, "%s %d %s", type, number, NameStr(db->name));
-
-	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker->bgw_restart_time = BGW_NEVER_RESTART;
-	worker->bgw_main_arg = Int32GetDatum(slot - outbox_shared->processes);
-	worker->bgw_notify_pid = MyProcPid;
-	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
-	strlcpy(worker->bgw_library_name, OUTBOX_LIBRARY, sizeof(worker->bgw_library_name));
-	strlcpy(worker->bgw_function_name, number == ROUTER ? "outbox_router_main" : "outbox_worker_main", BGW_MAXLEN);
-	StaticAssertStmt(sizeof(slot->generation) <= BGW_EXTRALEN, "the generation must fit");
-	memcpy(worker->bgw_extra, &slot->generation, sizeof(slot->generation));
 }
 
 /* ---------------------------------------------------------------- no slot left in the server */
@@ -735,7 +578,7 @@ meet_shortage(int number)
 							 max_worker_processes)));
 		}
 	}
-	look_again_at(shortage.retry_at);
+	outbox_children_look_again_at(shortage.retry_at);
 }
 
 /*
@@ -747,7 +590,7 @@ free_a_slot_for(int wanted)
 {
 	HASH_SEQ_STATUS sequence;
 	Database   *db;
-	Child	   *last = NULL;
+	OutboxChild *last = NULL;
 	int			last_number = Max(wanted, 1);
 	bool		ending = false;
 
@@ -756,7 +599,7 @@ free_a_slot_for(int wanted)
 	{
 		for (int number = 1; number <= db->nworkers; number++)
 		{
-			Child	   *child = &db->workers[number - 1];
+			OutboxChild *child = &db->workers[number - 1];
 
 			if (child->slot == NULL)
 				continue;
@@ -769,18 +612,7 @@ free_a_slot_for(int wanted)
 		}
 	}
 	if (last != NULL && !ending)
-		ask_to_end(last);
+		outbox_children_ask_to_end(last);
 	if (last != NULL)
 		shortage.retry_at = outbox_process_clock() + SHORTAGE_RETRY_MS;
-}
-
-/* For outbox.worker_status. */
-static void
-show_numbers(Database *db)
-{
-	OutboxDatabase *shared;
-
-	if (db->state != DATABASE_PRESENT || (shared = outbox_shmem_find_database(db->oid)) == NULL)
-		return;
-	shared->workers_wanted = db->listed ? workers_wanted() : 0;
 }

@@ -252,7 +252,8 @@ careful_reach(const OutboxSubscription *subscription, int64 cursor, int64 end, i
 {
 	int64		reach = Min(end, cursor + subscription->batch_size);
 
-	return Max(known, reach);
+	/* or what is parked, all of which lies behind the cursor */
+	return Max(known, Max(cursor, reach));
 }
 
 bool

@@ -23,6 +23,7 @@
 #include "settings.h"
 #include "store.h"
 #include "subscription.h"
+#include "wakeup.h"
 
 #define SEGMENTS_AHEAD_DAYS	30
 #define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
@@ -192,8 +193,9 @@ move_gates(const OutboxSubscription *s)
 /*
  * A change of `lanes` began a new generation: its lanes are worked once the old ones are
  * drained.  They end here, in the router, which appends to the new ones only by then.
+ * False when there is still something in the old ones.
  */
-static void
+static bool
 end_generation(const OutboxSubscription *s)
 {
 	Datum		args[2] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
@@ -201,17 +203,35 @@ end_generation(const OutboxSubscription *s)
 	int64		lanes;
 
 	if (s->first_lane == 0)
-		return;
+		return true;
 	outbox_store_run(&select_old_lanes, args, NULL, 1);
 	lanes = DatumGetInt64(outbox_store_value(0, 1, &isnull));
-	if (lanes == 0 || !DatumGetBool(outbox_store_value(0, 2, &isnull)))
-		return;
-	if (outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) lanes)
-		return;
+	if (lanes == 0)
+		return true;
+	if (!DatumGetBool(outbox_store_value(0, 2, &isnull)) ||
+		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) lanes)
+		return false;
 	move_exceptions(s);
 	move_gates(s);
 	outbox_store_run(&delete_old_lanes, args, NULL, 0);
-	outbox_subscription_changed();
+	outbox_wakeup_workers();
+	return true;
+}
+
+/* Those that wait for it wait for us: looked at in each step, until there is none. */
+static void
+end_generations(OutboxSubscription *subscriptions, int n)
+{
+	static uint64 settled = 0;
+	uint64		version = outbox_subscription_version();
+	bool		all = true;
+
+	if (settled == version)
+		return;
+	for (int i = 0; i < n; i++)
+		all &= end_generation(&subscriptions[i]);
+	if (all)
+		settled = version;
 }
 
 /* ---------------------------------------------------------------- trimming */
@@ -258,10 +278,7 @@ take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
 		return false;
 	}
 	if (step - 2 < n)
-	{
-		end_generation(&subscriptions[step - 2]);
 		return trim_lanes(&subscriptions[step - 2]);
-	}
 	return trim_rest(incarnation);
 }
 
@@ -273,11 +290,10 @@ outbox_maintenance_step(void)
 	TimestampTz now = outbox_settings_now();
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
+	bool		pausing = (step == 0 && now < next && now > next - PAUSE_US);
 	bool		more = false;
 	int			n;
 
-	if (step == 0 && now < next && now > next - PAUSE_US)
-		return false;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -285,10 +301,16 @@ outbox_maintenance_step(void)
 	outbox_extension_incarnation(&known);
 	n = outbox_subscription_all(&subscriptions);
 	if (!known.held)
-		more = take_step(step, subscriptions, n, known.incarnation);
+	{
+		end_generations(subscriptions, n);
+		if (!pausing)
+			more = take_step(step, subscriptions, n, known.incarnation);
+	}
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	if (pausing)
+		return false;
 	if (!more)
 		step = step < n + 2 ? step + 1 : 0;
 	if (step == 0 && !more)

@@ -280,7 +280,7 @@ take_router_lock(void)
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1, LOCK_CLASS_ROUTER);
-	if (LockHeldByMe(&tag, ExclusiveLock))
+	if (outbox_compat_lock_held(&tag, ExclusiveLock))
 		return true;
 	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }

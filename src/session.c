@@ -12,6 +12,7 @@
 #include "access/htup_details.h"
 #include "access/tableam.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "commands/trigger.h"
 #include "jit/jit.h"
 #include "miscadmin.h"
@@ -19,6 +20,8 @@
 #include "optimizer/optimizer.h"
 #include "postmaster/bgworker.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/plancache.h"
 #include "utils/rls.h"
 #include "utils/syscache.h"
@@ -179,18 +182,21 @@ pin(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
+/* The owner of our tables. */
 static Oid
 find_owner(void)
 {
-	HeapTuple	tuple = SearchSysCache1(NAMESPACENAME, CStringGetDatum(OUTBOX_SCHEMA));
+	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, true);
+	Oid			relid = OidIsValid(schema) ? get_relname_relid("event_log", schema) : InvalidOid;
+	HeapTuple	tuple = OidIsValid(relid) ? SearchSysCache1(RELOID, ObjectIdGetDatum(relid)) : NULL;
 	Oid			owner;
 
 	if (!HeapTupleIsValid(tuple))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("extension \"%s\" is not installed in this database", OUTBOX_SCHEMA),
+				 errmsg("extension \"%s\" is not installed in this database", OUTBOX_LIBRARY),
 				 errhint("Run CREATE EXTENSION outbox.")));
-	owner = ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner;
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 	ReleaseSysCache(tuple);
 	return owner;
 }

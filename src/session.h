@@ -15,7 +15,7 @@ typedef struct OutboxSession
 } OutboxSession;
 
 /*
- * Between the two, the current user is the owner of the schema outbox, with
+ * Between the two, the current user is the owner of our tables, with
  * SECURITY_LOCAL_USERID_CHANGE, and search_path, row_security and what else
  * our SQL depends on is ours.  An error in between needs no leave: the abort
  * of the (sub)transaction puts everything back.

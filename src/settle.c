@@ -108,6 +108,14 @@ static OutboxStatement move_gate = {
 	2, {INT8OID, INT8OID}
 };
 
+static OutboxStatement select_parked = {
+	"select g.gate_id, p.position, p.event_id, g.tenant_id, g.event_key from outbox.gate g"
+	" cross join lateral (select position, event_id from outbox.parked p where p.gate_id = g.gate_id"
+	"  and p.position > g.through and p.position <= $3 order by p.position limit 1) p"
+	" where g.subscription_id = $1 and g.lane = $2 and g.held_by is null order by p.position limit 1",
+	3, {INT4OID, INT4OID, INT8OID}
+};
+
 static OutboxStatement select_ended = {
 	"select event_id, replay_no, tenant_id, event_key from outbox.delivery_exception"
 	" where subscription_id = $1 and lane = $2 and status = 'DISCARDED' and not gate_released"
@@ -288,6 +296,25 @@ outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, OutboxDel
 	args[3] = TimestampTzGetDatum(d->started_at);
 	args[4] = worker_name(self);
 	outbox_store_run(&start_due, args, NULL, 0);
+	return true;
+}
+
+bool
+outbox_settle_start_parked(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d, OutboxProcess *self)
+{
+	Datum		args[3] = {Int32GetDatum(s->id), Int32GetDatum(lane->lane), Int64GetDatum(lane->careful_through)};
+	bool		isnull;
+
+	if (outbox_store_run(&select_parked, args, NULL, 1) == 0)
+		return false;
+	memset(d, 0, sizeof(*d));
+	d->lane = lane;
+	d->gate_id = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+	d->position = DatumGetInt64(outbox_store_value(0, 2, &isnull));
+	d->event_id = *DatumGetUUIDP(outbox_store_value(0, 3, &isnull));
+	d->tenant_id = text_or_null(0, 4);
+	d->event_key = text_or_null(0, 5);
+	outbox_settle_start_first(s, d, self);
 	return true;
 }
 

@@ -36,6 +36,10 @@ extern void outbox_settle_start_first(const OutboxSubscription *s, OutboxDeliver
 /* the due delivery of the lane that has waited longest, now IN_PROGRESS; false when there is none */
 extern bool outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d, OutboxProcess *self);
 
+/* the same for the first parked one behind an open gate that must be worked carefully; false when there is none */
+extern bool outbox_settle_start_parked(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d,
+									   OutboxProcess *self);
+
 /* a started delivery completes: its row goes, its gate may open.  Together with the receipt. */
 extern void outbox_settle_complete(const OutboxSubscription *s, OutboxDelivery *d);
 

@@ -32,7 +32,6 @@ static void request_shmem(void);
 static void create_shmem(void);
 static Size shmem_size(void);
 static int64 random_identity(void);
-static OutboxDatabase *find_entry(Oid oid);
 
 void
 outbox_shmem_init(void)
@@ -138,8 +137,8 @@ random_identity(void)
 
 /* ---------------------------------------------------------------- databases */
 
-static OutboxDatabase *
-find_entry(Oid oid)
+OutboxDatabase *
+outbox_shmem_entry(Oid oid)
 {
 	Assert(LWLockHeldByMe(outbox_shared->lock));
 	for (int i = 0; i < outbox_shared->max_databases; i++)
@@ -158,7 +157,7 @@ outbox_shmem_find_database(Oid oid)
 	if (outbox_shared == NULL || !OidIsValid(oid))
 		return NULL;
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
-	db = find_entry(oid);
+	db = outbox_shmem_entry(oid);
 	LWLockRelease(outbox_shared->lock);
 	return db;
 }
@@ -182,14 +181,12 @@ outbox_shmem_ensure_database(Oid oid)
 	if (outbox_shared == NULL || !OidIsValid(oid))
 		return NULL;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db = find_entry(oid);
-	if (db == NULL && (db = find_entry(InvalidOid)) != NULL)
+	db = outbox_shmem_entry(oid);
+	if (db == NULL && (db = outbox_shmem_entry(InvalidOid)) != NULL)
 	{
 		db->ids_merged = false;
 		db->probe = false;
 		db->bars = 0;
-		db->workers_wanted = 0;
-		db->workers_running = 0;
 		pg_atomic_write_u32(&db->router_slot, 0);
 		pg_atomic_write_u32(&db->next_subscription, 0);
 		pg_write_barrier();
@@ -206,7 +203,7 @@ outbox_shmem_forget_database(Oid oid)
 	bool		used;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db = find_entry(oid);
+	db = outbox_shmem_entry(oid);
 	used = (db == NULL || db->probe || db->bars > 0);
 	for (int i = 0; !used && i < outbox_shared->max_processes; i++)
 		used = (outbox_shared->processes[i].kind != PROCESS_FREE &&

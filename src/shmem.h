@@ -25,8 +25,6 @@ typedef struct OutboxDatabase
 	bool		ids_merged;		/* the highest id of its log is in the clock */
 	bool		probe;			/* the launcher should look whether the extension is there */
 	int			bars;			/* statements under way that keep our processes out */
-	int			workers_wanted;
-	int			workers_running;
 	pg_atomic_uint32 router_slot;	/* index of the router's slot + 1, or 0 */
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
@@ -96,6 +94,9 @@ extern void outbox_shmem_init(void);
 
 /* the entry of a database, or NULL; takes and releases the lock (shared) */
 extern OutboxDatabase *outbox_shmem_find_database(Oid oid);
+
+/* the same for a caller that holds the lock; InvalidOid: one that is free */
+extern OutboxDatabase *outbox_shmem_entry(Oid oid);
 
 /* the same for our own database, remembered; NULL when there is none (yet) */
 extern OutboxDatabase *outbox_shmem_my_database(void);

@@ -23,6 +23,7 @@
 #define STOP_POLL_MS 10
 
 static bool is_barred(Oid database);
+static void free_slot(OutboxProcess *slot);
 static void ask_to_end(OutboxProcess *slot);
 static int	list_processes(Oid database, int *pids);
 static bool is_gone(Oid database, const int *pids, int npids);
@@ -85,7 +86,7 @@ outbox_slots_attach(OutboxProcess *slot, uint32 generation)
 	mine = (slot->kind != PROCESS_FREE && slot->generation == generation && slot->pid == 0);
 	if (mine && is_barred(slot->database))
 	{
-		slot->kind = PROCESS_FREE;
+		free_slot(slot);
 		slot->end = END_ASKED;
 		mine = false;
 	}
@@ -94,14 +95,6 @@ outbox_slots_attach(OutboxProcess *slot, uint32 generation)
 		slot->pid = MyProcPid;
 		slot->process_id = identity;
 		slot->latch = &MyProc->procLatch;
-		if (slot->kind == PROCESS_WORKER)
-		{
-			for (int i = 0; i < outbox_shared->max_databases; i++)
-			{
-				if (outbox_shared->databases[i].oid == slot->database)
-					outbox_shared->databases[i].workers_running++;
-			}
-		}
 	}
 	LWLockRelease(outbox_shared->lock);
 	return mine;
@@ -110,25 +103,34 @@ outbox_slots_attach(OutboxProcess *slot, uint32 generation)
 void
 outbox_slots_detach(OutboxProcess *slot)
 {
-	uint32		reference = slot - outbox_shared->processes + 1;
-
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	Assert(slot->kind != PROCESS_FREE && slot->pid == MyProcPid);
-	for (int i = 0; i < outbox_shared->max_databases; i++)
-	{
-		OutboxDatabase *db = &outbox_shared->databases[i];
+	if (slot->pid == MyProcPid)
+		free_slot(slot);
+	LWLockRelease(outbox_shared->lock);
+}
 
-		if (db->oid != slot->database)
-			continue;
-		if (slot->kind == PROCESS_WORKER && db->workers_running > 0)
-			db->workers_running--;
-		if (pg_atomic_read_u32(&db->router_slot) == reference)
-			pg_atomic_write_u32(&db->router_slot, 0);
+void
+outbox_slots_expire(OutboxProcess *slot, uint32 generation)
+{
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	if (slot->kind != PROCESS_FREE && slot->generation == generation)
+	{
+		free_slot(slot);
+		slot->generation++;
 	}
+	LWLockRelease(outbox_shared->lock);
+}
+
+static void
+free_slot(OutboxProcess *slot)
+{
+	OutboxDatabase *db = outbox_shmem_entry(slot->database);
+
+	if (db != NULL && pg_atomic_read_u32(&db->router_slot) == slot - outbox_shared->processes + 1)
+		pg_atomic_write_u32(&db->router_slot, 0);
 	slot->kind = PROCESS_FREE;
 	slot->pid = 0;
 	slot->process_id = 0;
-	LWLockRelease(outbox_shared->lock);
 }
 
 void
@@ -160,9 +162,8 @@ ask_to_end(OutboxProcess *slot)
 		kill(slot->pid, SIGTERM);
 	else
 	{
-		slot->kind = PROCESS_FREE;
+		free_slot(slot);
 		slot->generation++;
-		slot->end = END_ASKED;
 	}
 }
 
@@ -171,13 +172,9 @@ ask_to_end(OutboxProcess *slot)
 static bool
 is_barred(Oid database)
 {
-	Assert(LWLockHeldByMe(outbox_shared->lock));
-	for (int i = 0; i < outbox_shared->max_databases; i++)
-	{
-		if (outbox_shared->databases[i].oid == database)
-			return outbox_shared->databases[i].bars > 0;
-	}
-	return false;
+	OutboxDatabase *db = outbox_shmem_entry(database);
+
+	return db != NULL && db->bars > 0;
 }
 
 bool
@@ -205,14 +202,12 @@ outbox_slots_bar(Oid database)
 void
 outbox_slots_unbar(Oid database)
 {
-	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < outbox_shared->max_databases; i++)
-	{
-		OutboxDatabase *db = &outbox_shared->databases[i];
+	OutboxDatabase *db;
 
-		if (db->oid == database && db->bars > 0)
-			db->bars--;
-	}
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	db = outbox_shmem_entry(database);
+	if (db != NULL && db->bars > 0)
+		db->bars--;
 	LWLockRelease(outbox_shared->lock);
 	outbox_shmem_announce_database(database, true);
 }

@@ -2,7 +2,7 @@
  * slots.h - the life of a process slot, and what keeps processes out of a database.
  *
  * free --reserve--> reserved --attach--> running --detach--> free
- *                   reserved --terminate--> free (the process that starts late finds another generation)
+ *                   reserved --expire, terminate--> free (the process that starts late finds another generation)
  */
 #ifndef OUTBOX_SLOTS_H
 #define OUTBOX_SLOTS_H
@@ -26,6 +26,9 @@ extern void outbox_slots_detach(OutboxProcess *slot);
 
 /* ask the process of this generation to end; a slot whose process has not started yet is free at once */
 extern void outbox_slots_terminate(OutboxProcess *slot, uint32 generation);
+
+/* take the slot away from a process that is not there: it never started, or died without a word */
+extern void outbox_slots_expire(OutboxProcess *slot, uint32 generation);
 
 /* is the slot still used by this generation? */
 extern bool outbox_slots_is_used(OutboxProcess *slot, uint32 generation);

@@ -186,8 +186,9 @@ comment on table outbox.delayed is 'Deliveries of events with deliver_at, until 
 
 -- A delivery that did not go well: it waits, is being tried again, needs a
 -- person, or was given up by one.
+-- (No foreign key: each failure would lock the one row of its subscription.)
 create table outbox.delivery_exception (
-    subscription_id integer not null references outbox.subscription on delete cascade,
+    subscription_id integer not null,
     event_id uuid not null,
     replay_no smallint not null default 0,
     lane integer not null,
@@ -224,7 +225,7 @@ create index delivery_exception_review on outbox.delivery_exception (subscriptio
 -- A key whose later events wait behind an unfinished one.
 create table outbox.gate (
     gate_id bigint generated always as identity primary key,
-    subscription_id integer not null references outbox.subscription on delete cascade,
+    subscription_id integer not null,
     lane integer not null,
     tenant_id text collate "C" not null,
     event_key text collate "C" not null,

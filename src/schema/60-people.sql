@@ -23,7 +23,7 @@ language c
 as 'MODULE_PATHNAME', 'outbox_drain';
 revoke all on procedure outbox.drain(text[], interval) from public;
 comment on procedure outbox.drain(text[], interval) is
-'Returns when everything that was committed before the call is settled: completed, or waiting for a person (events behind one that waits for a person included), or delayed to a later time. For tests. subscriptions: null for all; those without a handler or paused are not waited for. timeout: at most 1 day.
+'Returns when everything that was committed before the call is settled: completed, or waiting for a person (events behind one that waits for a person included), or delayed to a later time. For tests. subscriptions: null for all; of those without a handler, or paused, the events are routed and not waited for. timeout: at most 1 day.
 Errors: OB005 timeout, with what is left; OB006 deliveries are held until outbox.activate(); 25001 called inside a transaction block; 42704 no such subscription.';
 
 create function outbox.activate()

@@ -15,7 +15,7 @@ our @EXPORT = qw(new_engine sql is_sql comes_true drain set_offset reconcile pid
 sub new_engine
 {
 	my ($name, $conf) = @_;
-	my $node = new_server($name, "max_connections = 40\nlog_min_messages = log\n" . ($conf // ''));
+	my $node = new_server($name, "max_connections = 40\nclient_min_messages = error\n" . ($conf // ''));
 	$node->safe_psql('postgres', 'create extension outbox');
 	return $node;
 }

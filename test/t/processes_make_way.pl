@@ -48,6 +48,9 @@ is_served($node, 'three', 2, 5, 'the copy is served');
 is_served($node, 'two', 2, 5, 'and the original again');
 quickly(8, 'copied by files', 'create database four template two strategy file_copy');
 is_served($node, $_, 2, 5, "$_ is served") for qw(two four);
+$node->safe_psql('postgres', "set allow_in_place_tablespaces = on;\ncreate tablespace elsewhere location ''");
+quickly(8, 'moved to another tablespace', 'alter database four set tablespace elsewhere');
+is_served($node, 'four', 2, 5, 'and served there');
 quickly(5, 'renamed in a transaction that rolls back', 'begin; alter database two rename to zwei; rollback');
 is_served($node, 'two', 2, 5, 'it has its processes back');
 

@@ -170,7 +170,7 @@ build_key() {
     (
         cd "$WORK/src"
         "$1" --version --configure
-        gcc --version | head -n 1
+        gcc --version | sed -n 1p
         find Makefile outbox.control src -type f | LC_ALL=C sort | xargs sha256sum
     ) | sha256sum | cut -c 1-20
 }
