@@ -73,7 +73,7 @@ select outbox.publish('dh.one.a', '{"a": [1, null]}', aggregate_type => 'task', 
 select outbox.publish('dh.one.b') is not null as published;
 select outbox.publish('dh.other') is not null as published;
 call outbox.drain('{dh single}');
-select what from deliver_handlers.seen where subscription = 'single' order by n;
+select what from deliver_handlers.seen where subscription = 'single' order by what;
 
 -- a batch handler takes what one transaction published in one call
 select outbox.subscribe('dh batch', '{dh.many}', handler => 'deliver_handlers_own.batch', run_as => 'outbox_test_handlers', lanes => 1);

@@ -109,6 +109,15 @@ end
 $$;
 call outbox.drain('{ds first}');
 
+-- somebody puts another function of the name beside it: neither is run
+create function deliver_stops.handler(e outbox.event) returns void language sql as 'insert into deliver_stops.seen (subscription, what) values (''ds first'', ''never'')';
+select deliver_stops.publish(55);
+call outbox.drain('{ds second}');
+call deliver_stops.until_stopped('ds first');
+select * from deliver_stops.state where subscription = 'ds first';
+drop function deliver_stops.handler(outbox.event);
+call outbox.drain('{ds first}');
+
 -- the role is dropped, and made again
 drop owned by outbox_test_stops;
 drop role outbox_test_stops;

@@ -13,6 +13,8 @@
  */
 #include "outbox.h"
 
+#include <math.h>
+
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -45,9 +47,9 @@
 typedef struct Memo
 {
 	int32		subscription_id;	/* the key */
-	TimestampTz next_full_look;
+	int64		next_full_look; /* outbox_settings_ticks() */
 	TimestampTz next_due;		/* the first retry known, or DT_NOEND */
-	TimestampTz not_before;		/* stopped, or the outage guard's distance */
+	int64		not_before;		/* outbox_settings_ticks(): stopped, or the outage guard's distance */
 	bool		look_again;		/* there was more when the last round ended */
 	bool		check_receipts;
 	int			batch_limit;	/* grows up to batch_size */
@@ -70,18 +72,20 @@ typedef struct Round
 	OutboxHandler handler;
 	OutboxGuard guard;
 	TimestampTz now;
+	int64		ticks;			/* outbox_settings_ticks() */
 	int			nlanes;
 	OutboxLane **lanes;			/* with work */
 	int			nheld;
 	OutboxLane **held;			/* of these, ours */
 	bool		did_something;
+	bool		recheck;		/* kept out of a subscription, perhaps for a moment only */
 	bool		unserved_first; /* no role yet: first those that no other process serves */
 } Round;
 
 static HTAB *memos = NULL;
 static MemoryContext round_context = NULL;
 static int32 last_served = 0;
-static TimestampTz role_since = 0;
+static int64 role_since = 0;	/* outbox_settings_ticks() */
 
 /* ---------------------------------------------------------------- small things */
 
@@ -102,8 +106,8 @@ memo_of(int32 subscription_id)
 	{
 		memset(memo, 0, sizeof(*memo));
 		memo->subscription_id = subscription_id;
-		memo->next_full_look = DT_NOBEGIN;
-		memo->not_before = DT_NOBEGIN;
+		memo->next_full_look = 0;
+		memo->not_before = 0;
 		memo->next_due = DT_NOEND;
 		memo->batch_limit = FIRST_BATCH;
 		memo->front_after = -1;
@@ -142,9 +146,9 @@ is_dispatchable(const OutboxSubscription *s)
 static bool
 has_reason(Round *round, OutboxSubscription *s, Memo *memo)
 {
-	if (memo->not_before > round->now)
+	if (memo->not_before > round->ticks)
 		return false;
-	if (memo->look_again || memo->next_full_look <= round->now || memo->next_due <= round->now)
+	if (memo->look_again || memo->next_full_look <= round->ticks || memo->next_due <= round->now)
 		return true;
 	for (int i = 0; i < s->first_lane + s->lanes; i++)
 	{
@@ -154,6 +158,22 @@ has_reason(Round *round, OutboxSubscription *s, Memo *memo)
 	return false;
 }
 
+/* Is a process held up in this subscription, or may it be, for all that is known of its calls? */
+static bool
+is_held_up(Round *round, OutboxProcess *process, OutboxSubscription *s)
+{
+	int64		long_time = 2 * (int64) outbox_batch_time * 1000;
+	uint64		since = pg_atomic_read_u64(&process->busy_since);
+	uint32		call_us = pg_atomic_read_u32(&process->call_us);
+
+	if (since == 0 || pg_atomic_read_u32(&process->subscription_id) != (uint32) s->id)
+		return false;
+	if (call_us > long_time || GetCurrentTimestamp() - (TimestampTz) since > long_time)
+		return true;
+	round->recheck |= (call_us == 0);
+	return call_us == 0;
+}
+
 /*
  * Is this the last worker that is not held up in a long call, with the others held up
  * in this very subscription?  Then it is kept for the others.
@@ -161,8 +181,6 @@ has_reason(Round *round, OutboxSubscription *s, Memo *memo)
 static bool
 would_take_last_worker(Round *round, OutboxSubscription *s, int dispatchable)
 {
-	int64		held_up = 2 * (int64) outbox_batch_time * 1000;
-	TimestampTz now = GetCurrentTimestamp();
 	int			others = 0;
 	int			in_it = 0;
 
@@ -171,16 +189,12 @@ would_take_last_worker(Round *round, OutboxSubscription *s, int dispatchable)
 	for (int i = 0; i < outbox_shared->max_processes; i++)
 	{
 		OutboxProcess *process = &outbox_shared->processes[i];
-		uint64		since;
 
 		if (process == round->self || process->kind != PROCESS_WORKER ||
 			process->database != MyDatabaseId || process->pid == 0)
 			continue;
-		since = pg_atomic_read_u64(&process->busy_since);
 		others++;
-		if (since != 0 && (int64) (now - (TimestampTz) since) > held_up &&
-			pg_atomic_read_u32(&process->subscription_id) == (uint32) s->id)
-			in_it++;
+		in_it += is_held_up(round, process, s);
 	}
 	return others > 0 && in_it == others;
 }
@@ -200,13 +214,21 @@ role_is_served(Round *round, Oid role, int most)
 	return false;
 }
 
+/* Held by nobody else?  A lease of ours may be lost on us: somebody had the lane's row locked for a moment. */
+static bool
+is_free(Round *round, const OutboxLane *lane)
+{
+	return lane->holder == 0 || lane->holder == round->self->process_id ||
+		outbox_shmem_find_process(lane->holder) == NULL;
+}
+
 /* Not ours, and its holder is there to see to it? */
 static bool
-is_within_reach(const OutboxLane *lane)
+is_within_reach(Round *round, const OutboxLane *lane)
 {
 	OutboxProcess *holder;
 
-	if (lane->held || lane->holder == 0)
+	if (lane->held || is_free(round, lane))
 		return true;
 	holder = outbox_shmem_find_process(lane->holder);
 	return holder == NULL || pg_atomic_read_u64(&holder->busy_since) != 0;
@@ -229,7 +251,7 @@ compare_lanes(const void *a, const void *b)
 static void
 add_lane(Round *round, OutboxLane *lane)
 {
-	if (is_within_reach(lane) && outbox_lease_has_work(lane, round->now))
+	if (is_within_reach(round, lane) && outbox_lease_has_work(lane, round->now))
 		round->lanes[round->nlanes++] = lane;
 }
 
@@ -241,14 +263,14 @@ look_at_all(Round *round)
 	OutboxLane **found;
 	int			n;
 
-	memo->next_full_look = round->now + FULL_LOOK_US;
+	memo->next_full_look = round->ticks + FULL_LOOK_US;
 	memo->next_due = DT_NOEND;
 	n = outbox_lease_look(round->subscription, round->db, -1, NULL, &found);
 	for (int i = 0; i < n; i++)
 		add_lane(round, found[i]);
 	for (int i = 0; i < n; i++)
 	{
-		if (found[i]->has_due && is_within_reach(found[i]))
+		if (found[i]->has_due && is_within_reach(round, found[i]))
 			memo->next_due = Min(memo->next_due, found[i]->due);
 	}
 }
@@ -279,7 +301,7 @@ look_at_news(Round *round)
 	for (int i = 0; i < n; i++)
 	{
 		add_lane(round, found[i]);
-		if (found[i]->has_due && is_within_reach(found[i]))
+		if (found[i]->has_due && is_within_reach(round, found[i]))
 			memo->next_due = Min(memo->next_due, found[i]->due);
 	}
 	qsort(round->lanes, round->nlanes, sizeof(OutboxLane *), compare_lanes);
@@ -294,7 +316,7 @@ look(Round *round)
 
 	round->lanes = palloc((s->first_lane + s->lanes) * sizeof(OutboxLane *));
 	round->nlanes = 0;
-	if (memo->next_full_look <= round->now || memo->next_due <= round->now)
+	if (memo->next_full_look <= round->ticks || memo->next_due <= round->now)
 		look_at_all(round);
 	else
 		look_at_news(round);
@@ -314,7 +336,7 @@ resolve_handler(Round *round)
 		return true;
 	}
 	outbox_settle_note_problem(round->subscription, problem.code, problem.reason);
-	round->memo->not_before = round->now + PROBLEM_PAUSE_US;
+	round->memo->not_before = round->ticks + PROBLEM_PAUSE_US;
 	round->memo->look_again = true;
 	return false;
 }
@@ -343,13 +365,13 @@ check_role(Round *round)
 		}
 		outbox_handler_adopt_role(round->handler.role);
 		round->self->role = round->handler.role;
-		role_since = round->now;
+		role_since = round->ticks;
 	}
 	if (round->self->role == round->handler.role)
 		return TURN_OURS;
 	round->memo->look_again = true;
 	if (role_is_served(round, round->handler.role, INT_MAX) ||
-		(round->now - role_since < ROLE_TURN_US && !role_is_served(round, round->self->role, round->self->number)))
+		(round->ticks - role_since < ROLE_TURN_US && !role_is_served(round, round->self->role, round->self->number)))
 		return TURN_NONE;
 	return TURN_OTHER_ROLE;
 }
@@ -360,7 +382,7 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 	round->subscription = s;
 	round->memo = memo_of(s->id);
 	if (round->memo->block_on_review != s->block_on_review)
-		round->memo->next_full_look = DT_NOBEGIN;	/* gates have come or gone */
+		round->memo->next_full_look = 0;	/* gates have come or gone */
 	round->memo->block_on_review = s->block_on_review;
 	if (!has_reason(round, s, round->memo) || would_take_last_worker(round, s, dispatchable))
 		return TURN_NONE;
@@ -368,9 +390,11 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 	if (round->nlanes == 0)
 		return TURN_NONE;
 	outbox_settle_read_guard(s, &round->guard);
-	if (round->guard.level > 0 && round->guard.until > round->now)
+	/* a time further off than any distance comes from a clock that was set back */
+	if (round->guard.level > 0 && round->guard.until > round->now &&
+		round->guard.until <= round->now + OUTBOX_GUARD_DISTANCE_MAX)
 	{
-		round->memo->not_before = Min(round->guard.until, round->now + PROBLEM_PAUSE_US);
+		round->memo->not_before = round->ticks + Min(round->guard.until - round->now, PROBLEM_PAUSE_US);
 		round->memo->look_again = true;
 		return TURN_NONE;
 	}
@@ -418,21 +442,21 @@ time_to_sleep(Round *round)
 {
 	HASH_SEQ_STATUS all;
 	Memo	   *memo;
-	TimestampTz next = round->now + (int64) outbox_poll_interval * 1000;
+	int64		next = round->ticks + (int64) outbox_poll_interval * 1000;
 
 	if (memos == NULL)
 		return outbox_poll_interval;
 	hash_seq_init(&all, memos);
 	while ((memo = hash_seq_search(&all)) != NULL)
 	{
-		if (memo->next_due < next)
-			next = Max(memo->next_due, memo->not_before);
-		if (memo->look_again && memo->not_before > round->now)
+		if (memo->next_due != DT_NOEND)
+			next = Min(next, Max(round->ticks + (memo->next_due - round->now), memo->not_before));
+		if (memo->look_again && memo->not_before > round->ticks)
 			next = Min(next, memo->not_before);
 	}
-	if (next <= round->now)
+	if (next <= round->ticks || round->recheck)
 		return Min(outbox_poll_interval, RECHECK_MS);
-	return Min((long) outbox_poll_interval, (next - round->now) / 1000 + 1);
+	return Min((long) outbox_poll_interval, (next - round->ticks) / 1000 + 1);
 }
 
 /* ---------------------------------------------------------------- leasing lanes */
@@ -457,9 +481,8 @@ lease_lanes(Round *round)
 		for (int i = 0; i < round->nlanes && taken < share; i++)
 		{
 			OutboxLane *lane = round->lanes[i];
-			bool		free = lane->holder == 0 || outbox_shmem_find_process(lane->holder) == NULL;
 
-			if (lane->held || free != (pass == 0))
+			if (lane->held || is_free(round, lane) != (pass == 0))
 				continue;
 			if (pass == 1 && taken + round->nheld > 0)
 				break;
@@ -485,7 +508,7 @@ list_held(Round *round)
 	{
 		if (round->lanes[i]->held)
 		{
-			round->lanes[i]->last_used = round->now;
+			round->lanes[i]->last_used = round->ticks;
 			round->held[round->nheld++] = round->lanes[i];
 		}
 	}
@@ -554,7 +577,7 @@ handle_failure(Round *round, OutboxBatch *batch)
 	if (batch->stage == STAGE_RECEIPTS)
 	{
 		if (memo->check_receipts)
-			memo->not_before = outbox_settings_now() + PROBLEM_PAUSE_US;
+			memo->not_before = outbox_settings_ticks() + PROBLEM_PAUSE_US;
 		memo->check_receipts = true;
 	}
 	else if (alone)
@@ -615,6 +638,7 @@ run_batch(Round *round, OutboxBatch *batch)
 
 	pgstat_report_activity(STATE_RUNNING, psprintf("subscription %s", round->subscription->name));
 	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
+	pg_atomic_write_u32(&round->self->call_us, (uint32) Min(ceil(round->memo->average_us), PG_INT32_MAX));
 	pg_atomic_write_u64(&round->self->busy_since, GetCurrentTimestamp());
 	outbox_batch_run(batch);
 	pg_atomic_write_u64(&round->self->busy_since, none);
@@ -633,8 +657,8 @@ static bool
 time_is_up(Round *round)
 {
 	return ShutdownRequestPending ||
-		outbox_settings_now() - round->now >= (int64) outbox_batch_time * 1000 ||
-		round->memo->not_before > round->now;
+		outbox_settings_ticks() - round->ticks >= (int64) outbox_batch_time * 1000 ||
+		round->memo->not_before > round->ticks;
 }
 
 /* A delivery whose start is on record: run it to an end. */
@@ -914,23 +938,34 @@ serve(Round *round)
 		round->memo->look_again = true;
 }
 
+/* The next generation of lanes begins when the one before is worked and nobody leases it. */
+static void
+give_back_outdated(Round *round)
+{
+	if (!outbox_lease_has_outdated())
+		return;
+	begin_transaction();
+	outbox_lease_give_back_outdated(round->now);
+	commit_transaction();
+}
+
 static void
 give_back_unused(Round *round)
 {
-	static TimestampTz next = 0;
+	static int64 next = 0;
 
-	if (round->now < next && round->now > next - KEEP_LEASES_US)
+	if (round->ticks < next)
 		return;
 	begin_transaction();
-	(void) outbox_lease_give_back(round->now - KEEP_LEASES_US);
+	(void) outbox_lease_give_back(round->ticks - KEEP_LEASES_US);
 	commit_transaction();
-	next = round->now + KEEP_LEASES_US;
+	next = round->ticks + KEEP_LEASES_US;
 }
 
 long
 outbox_dispatch_round(OutboxProcess *self)
 {
-	Round		round = {.self = self, .db = outbox_shmem_my_database(), .now = outbox_settings_now()};
+	Round		round = {.self = self, .db = outbox_shmem_my_database(), .now = outbox_settings_now(), .ticks = outbox_settings_ticks()};
 	OutboxIncarnation known;
 	Turn		turn = TURN_NONE;
 
@@ -959,11 +994,13 @@ outbox_dispatch_round(OutboxProcess *self)
 	}
 	if (turn == TURN_NONE)
 	{
+		give_back_outdated(&round);
 		give_back_unused(&round);
 		return time_to_sleep(&round);
 	}
 	last_served = round.subscription->id;
 	serve(&round);
+	give_back_outdated(&round);
 	return round.did_something ? 0 : time_to_sleep(&round);
 }
 
@@ -974,7 +1011,7 @@ outbox_dispatch_give_back(OutboxProcess *self)
 		return;
 	MemoryContextSwitchTo(round_context);
 	begin_transaction();
-	(void) outbox_lease_give_back(DT_NOEND);
+	(void) outbox_lease_give_back(PG_INT64_MAX);
 	commit_transaction();
 	outbox_lease_forget();
 }

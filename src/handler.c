@@ -132,22 +132,22 @@ report_problem(OutboxProblem *problem, const char *code, char *reason)
 	return false;
 }
 
+/*
+ * Two functions of the name are as bad as none: whoever may create functions in
+ * the schema could put one in the place of the other.
+ */
 static Oid
-find_function(const char *name, bool *batch)
+find_function(const char *name, bool *batch, bool *ambiguous)
 {
 	List	   *names = outbox_compat_qualified_names(name);
 	Oid			event = get_rel_type_id(outbox_extension_relid("event"));
-	Oid			argument = event;
-	Oid			function = LookupFuncName(names, 1, &argument, true);
+	Oid			events = get_array_type(event);
+	Oid			single = LookupFuncName(names, 1, &event, true);
+	Oid			set = LookupFuncName(names, 1, &events, true);
 
-	*batch = false;
-	if (!OidIsValid(function))
-	{
-		argument = get_array_type(event);
-		function = LookupFuncName(names, 1, &argument, true);
-		*batch = true;
-	}
-	return function;
+	*batch = !OidIsValid(single);
+	*ambiguous = OidIsValid(single) && OidIsValid(set);
+	return *batch ? set : single;
 }
 
 /* What search_path a session of the role would begin with. In our own settings. */
@@ -174,12 +174,16 @@ bool
 outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *handler, OutboxProblem *problem)
 {
 	Oid			schema;
+	bool		ambiguous;
 
 	memset(handler, 0, sizeof(*handler));
 	handler->role = get_role_oid(subscription->run_as, true);
 	if (!OidIsValid(handler->role))
 		return report_problem(problem, "42704", psprintf("role \"%s\" does not exist", subscription->run_as));
-	handler->function = find_function(subscription->handler, &handler->batch);
+	handler->function = find_function(subscription->handler, &handler->batch, &ambiguous);
+	if (ambiguous)
+		return report_problem(problem, "42725", psprintf("there are both %s(outbox.event) and %s(outbox.event[])",
+														 subscription->handler, subscription->handler));
 	if (!OidIsValid(handler->function))
 		return report_problem(problem, "42883", psprintf("function %s(outbox.event) does not exist", subscription->handler));
 	schema = get_func_namespace(handler->function);

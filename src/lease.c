@@ -28,6 +28,7 @@
 #include "store.h"
 
 static HTAB *known_lanes = NULL;
+static bool holds_outdated = false; /* maybe */
 
 static OutboxStatement look_at_lanes = {
 	"select l.lane, l.holder, l.base, l.careful_through,"
@@ -152,10 +153,10 @@ bool_value(uint64 row, int column)
 }
 
 static OutboxLane *
-read_lane(int32 subscription_id, uint64 row)
+read_lane(const OutboxSubscription *subscription, uint64 row)
 {
 	bool		isnull;
-	OutboxLane *lane = outbox_lease_lane(subscription_id, DatumGetInt32(outbox_store_value(row, 1, &isnull)));
+	OutboxLane *lane = outbox_lease_lane(subscription->id, DatumGetInt32(outbox_store_value(row, 1, &isnull)));
 	int64		base = int64_value(row, 3, 0);
 	Datum		due;
 
@@ -174,6 +175,8 @@ read_lane(int32 subscription_id, uint64 row)
 	lane->has_open_gate = bool_value(row, 10);
 	lane->has_gate = bool_value(row, 11);
 	lane->touched = false;
+	lane->outdated = lane->lane < subscription->first_lane;
+	holds_outdated |= lane->outdated && lane->held;
 	return lane;
 }
 
@@ -214,7 +217,7 @@ outbox_lease_look(const OutboxSubscription *subscription, OutboxDatabase *db,
 	n = outbox_store_run(&look_at_lanes, args, nulls, 0);
 	*found = palloc(Max(1, n) * sizeof(OutboxLane *));
 	for (uint64 i = 0; i < n; i++)
-		(*found)[i] = read_lane(subscription->id, i);
+		(*found)[i] = read_lane(subscription, i);
 	return (int) n;
 }
 
@@ -290,8 +293,9 @@ outbox_lease_acquire(const OutboxSubscription *subscription, OutboxLane *lane, O
 		return false;
 	lane->token = *DatumGetUUIDP(outbox_store_value(0, 1, &isnull));
 	lane->held = true;
+	holds_outdated |= lane->outdated;
 	lane->unclean = unclean;
-	lane->last_used = now;
+	lane->last_used = outbox_settings_ticks();
 	return true;
 }
 
@@ -335,7 +339,7 @@ outbox_lease_move_cursor(OutboxLane *lane, int64 position)
 }
 
 int
-outbox_lease_give_back(TimestampTz unused_since)
+outbox_lease_give_back(int64 unused_since)
 {
 	HASH_SEQ_STATUS all;
 	OutboxLane *lane;
@@ -359,4 +363,36 @@ outbox_lease_give_back(TimestampTz unused_since)
 			remain++;
 	}
 	return remain;
+}
+
+bool
+outbox_lease_has_outdated(void)
+{
+	return holds_outdated;
+}
+
+void
+outbox_lease_give_back_outdated(TimestampTz now)
+{
+	HASH_SEQ_STATUS all;
+	OutboxLane *lane;
+
+	holds_outdated = false;
+	if (known_lanes == NULL)
+		return;
+	hash_seq_init(&all, known_lanes);
+	while ((lane = hash_seq_search(&all)) != NULL)
+	{
+		if (!lane->held || !lane->outdated)
+			continue;
+		if (outbox_lease_has_work(lane, now))
+			holds_outdated = true;
+		else
+		{
+			Datum		token = UUIDPGetDatum(&lane->token);
+
+			outbox_store_run(&give_back_lane, &token, NULL, 0);
+			lane->held = false;
+		}
+	}
 }

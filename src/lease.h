@@ -25,6 +25,7 @@ typedef struct OutboxLane
 	bool		has_open_gate;
 	bool		has_gate;
 	bool		touched;		/* worked since the last look: to be looked at again */
+	bool		outdated;		/* of a routing generation before: it ends when nobody leases it any more */
 
 	/* the lease */
 	bool		held;
@@ -32,7 +33,7 @@ typedef struct OutboxLane
 	pg_uuid_t	token;
 	int64		cursor;			/* worked up to here */
 	int64		careful_through;	/* one by one, with the attempt recorded first, up to here */
-	TimestampTz last_used;
+	int64		last_used;		/* outbox_settings_ticks() */
 } OutboxLane;
 
 extern OutboxLane *outbox_lease_lane(int32 subscription_id, int32 lane);
@@ -66,7 +67,11 @@ extern bool outbox_lease_next_entry(OutboxLane *lane, int64 *position, pg_uuid_t
 extern void outbox_lease_move_cursor(OutboxLane *lane, int64 position);
 
 /* give back the leases not used since then, in the transaction at hand; returns how many remain */
-extern int	outbox_lease_give_back(TimestampTz unused_since);
+extern int	outbox_lease_give_back(int64 unused_since);
+
+/* give back those of generations before that have no work; in a transaction.  Is there any to give back? */
+extern bool outbox_lease_has_outdated(void);
+extern void outbox_lease_give_back_outdated(TimestampTz now);
 
 /* forget them all without a word: their rows are found by whoever comes next */
 extern void outbox_lease_forget(void);

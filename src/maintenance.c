@@ -286,11 +286,11 @@ bool
 outbox_maintenance_step(void)
 {
 	static int	step = 0;
-	static TimestampTz next = 0;
-	TimestampTz now = outbox_settings_now();
+	static int64 next = 0;
+	int64		now = outbox_settings_ticks();
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
-	bool		pausing = (step == 0 && now < next && now > next - PAUSE_US);
+	bool		pausing = (step == 0 && now < next);
 	bool		more = false;
 	int			n;
 

@@ -15,6 +15,7 @@
 #include <limits.h>
 
 #include "utils/guc.h"
+#include "portability/instr_time.h"
 #include "utils/timestamp.h"
 
 #include "settings.h"
@@ -184,4 +185,13 @@ TimestampTz
 outbox_settings_now(void)
 {
 	return GetCurrentTimestamp() + (int64) outbox_test_clock_offset * USECS_PER_SEC;
+}
+
+int64
+outbox_settings_ticks(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }

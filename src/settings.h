@@ -47,4 +47,7 @@ extern PGDLLIMPORT const char *const *outbox_settings_handler_context;
 /* The wall clock of the extension: GetCurrentTimestamp() plus the test clock's offset. */
 extern TimestampTz outbox_settings_now(void);
 
+/* A clock that is never set, in microseconds: for pauses of our own, which no change of the wall clock may stretch. */
+extern int64 outbox_settings_ticks(void);
+
 #endif							/* OUTBOX_SETTINGS_H */

@@ -21,7 +21,6 @@
 #include "store.h"
 
 #define GUARD_FAILURES	5		/* events in a row that failed, before the guard acts */
-#define GUARD_DISTANCE_MAX (INT64CONST(60) * USECS_PER_SEC)
 #define RECOVER_AT_ONCE 100
 #define SWEEP_AT_ONCE	100
 
@@ -88,14 +87,18 @@ static OutboxStatement hold_gate = {
 	7, {INT4OID, INT4OID, TEXTOID, TEXTOID, UUIDOID, INT8OID, TIMESTAMPTZOID}
 };
 
-/* who holds it now: the oldest unfinished one of the key, or nobody */
+/*
+ * Who holds it now: the oldest unfinished one of the key, or nobody.  on_review is read here:
+ * what this process knows of the subscription may be older than the gates that it sees.
+ */
 static OutboxStatement derive_gate = {
 	"update outbox.gate g set held_by = (select x.event_id from outbox.delivery_exception x"
 	" where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
-	" and x.event_key is not null and x.status <> 'DISCARDED' and (x.status <> 'REVIEW_REQUIRED' or $5)"
+	" and x.event_key is not null and x.status <> 'DISCARDED' and (x.status <> 'REVIEW_REQUIRED'"
+	"  or exists (select from outbox.subscription s where s.subscription_id = $1 and s.on_review = 'block'))"
 	" order by x.position limit 1)"
 	" where g.subscription_id = $1 and g.lane = $2 and g.tenant_id = $3 and g.event_key = $4",
-	5, {INT4OID, INT4OID, TEXTOID, TEXTOID, BOOLOID}
+	4, {INT4OID, INT4OID, TEXTOID, TEXTOID}
 };
 
 static OutboxStatement select_gate = {
@@ -227,7 +230,7 @@ close_gate(const OutboxSubscription *s, OutboxDelivery *d)
 static void
 rederive_gate(const OutboxSubscription *s, OutboxLane *lane, const char *tenant_id, const char *event_key)
 {
-	Datum		args[5];
+	Datum		args[4];
 
 	if (event_key == NULL)
 		return;
@@ -235,7 +238,6 @@ rederive_gate(const OutboxSubscription *s, OutboxLane *lane, const char *tenant_
 	args[1] = Int32GetDatum(lane->lane);
 	args[2] = CStringGetTextDatum(tenant_id);
 	args[3] = CStringGetTextDatum(event_key);
-	args[4] = BoolGetDatum(s->block_on_review);
 	outbox_store_run(&derive_gate, args, NULL, 0);
 }
 
@@ -376,7 +378,7 @@ guard_failure(const OutboxSubscription *s, OutboxDelivery *d, const OutboxVerdic
 	args[2] = TimestampTzGetDatum(outbox_settings_now());
 	args[3] = Int32GetDatum(verdict->outage ? 1 : GUARD_FAILURES);
 	args[4] = Float8GetDatum((double) s->backoff_base);
-	args[5] = Float8GetDatum((double) Min(s->backoff_max, GUARD_DISTANCE_MAX));
+	args[5] = Float8GetDatum((double) Min(s->backoff_max, OUTBOX_GUARD_DISTANCE_MAX));
 	outbox_store_run(&note_failure, args, NULL, 0);
 }
 

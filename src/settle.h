@@ -69,6 +69,9 @@ extern void outbox_settle_park(OutboxDelivery *d);
 /* is the key's gate there?  then its id */
 extern bool outbox_settle_find_gate(OutboxLane *lane, const char *tenant_id, const char *event_key, int64 *gate_id);
 
+/* between two probes of the outage guard, at most; us */
+#define OUTBOX_GUARD_DISTANCE_MAX (INT64CONST(60) * USECS_PER_SEC)
+
 /* the outage guard: hears of successes and failures */
 extern void outbox_settle_note_success(const OutboxSubscription *s);
 

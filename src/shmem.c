@@ -114,6 +114,7 @@ create_shmem(void)
 
 			pg_atomic_init_u32(&process->subscription_id, 0);
 			pg_atomic_init_u64(&process->busy_since, 0);
+			pg_atomic_init_u32(&process->call_us, 0);
 			pg_atomic_init_u32(&process->lane, 0);
 		}
 	}

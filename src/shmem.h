@@ -61,6 +61,7 @@ typedef struct OutboxProcess
 	/* what it does just now, written by itself without lock, read for display and choice */
 	pg_atomic_uint32 subscription_id;	/* 0: idle */
 	pg_atomic_uint64 busy_since;	/* TimestampTz of the batch's start, or 0 */
+	pg_atomic_uint32 call_us;	/* how long calls of this handler have taken on average; 0: not known */
 	pg_atomic_uint32 lane;
 	pg_uuid_t	event_id;		/* may be torn: display only */
 	Oid			role;			/* the role whose handlers it has run, or InvalidOid */

@@ -60,6 +60,7 @@ outbox_slots_reserve(Oid database, OutboxProcessKind kind, int number, OutboxPro
 		free->role = InvalidOid;
 		pg_atomic_write_u32(&free->subscription_id, 0);
 		pg_atomic_write_u64(&free->busy_since, 0);
+		pg_atomic_write_u32(&free->call_us, 0);
 		pg_atomic_write_u32(&free->lane, 0);
 		*slot = free;
 		result = RESERVED;

@@ -43,6 +43,25 @@ $node->psql('postgres', "begin; drop extension outbox cascade; $install; commit"
 is_served($node, 'postgres', 2, 2, 'also after both in one transaction');
 $_->kill_kill for @publishers;
 
+# one that is in the middle of a transaction, and has more to do in it
+my $user = $node->background_psql('postgres', on_error_stop => 0);
+$user->query_safe(q{select outbox.publish('load.event')});
+$user->query_safe(q{begin; select outbox.publish('load.event')});
+my $sink = '';
+my $dropper = IPC::Run::start(
+	[ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), '-c', 'drop extension outbox cascade' ],
+	'>', \$sink, '2>', \my $complaint);
+ok( defined within(5, sub {
+		$node->safe_psql('postgres', q{select count(*) from pg_stat_activity where query like 'drop extension%' and wait_event_type = 'Lock'}) eq '1' }),
+	'DROP EXTENSION waits for a transaction that has published');
+$user->query_safe("select count(*) from outbox.$_")
+  for qw(incarnation segment subscription subscription_state lane lane_entry lane_cursor tick dedup gate parked batch event delivery_exception);
+$user->query_safe('commit');
+$user->quit;
+$dropper->finish;
+unlike($complaint, qr/ERROR/, 'which goes on and commits, and then it is dropped');
+$node->psql('postgres', $install, on_error_stop => 1);
+
 $node->safe_psql('postgres', q{select outbox.publish('load.last', '{}'::jsonb)});
 ok( defined within(5, sub {
 		$node->safe_psql('postgres', q{select count(*) from effect join outbox.event using (event_id) where event_type = 'load.last'}) eq '1' }),
