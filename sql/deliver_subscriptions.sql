@@ -87,17 +87,17 @@ reset client_min_messages;
 call outbox.drain('{dn pause}');
 select backlog from outbox.subscription_status where subscription = 'dn pause';
 
--- another number of lanes: order of a key holds over the change
+-- another number of lanes: order of a key holds over the change, which comes soon
 truncate deliver_subscriptions.seen;
 select outbox.pause('dn pause');
 select count(outbox.publish('dn.event', jsonb_build_object('n', n), event_key => 'k' || n % 7)) from generate_series(1001, 1100) n;
 select outbox.alter_subscription('dn pause', lanes => 3);
 select count(outbox.publish('dn.event', jsonb_build_object('n', n), event_key => 'k' || n % 7)) from generate_series(1101, 1200) n;
 select outbox.resume('dn pause');
-call outbox.drain('{dn pause}');
+call outbox.drain('{dn pause}', timeout => '4 s');
 select outbox.alter_subscription('dn pause', lanes => 20);
 select count(outbox.publish('dn.event', jsonb_build_object('n', n), event_key => 'k' || n % 7)) from generate_series(1201, 1300) n;
-call outbox.drain('{dn pause}');
+call outbox.drain('{dn pause}', timeout => '4 s');
 select count(*), count(distinct name) as different from deliver_subscriptions.seen where subscription = 'dn pause';
 select count(*) as out_of_order
 from (select name < lag(name) over (partition by event_key order by n) as wrong from deliver_subscriptions.seen where subscription = 'dn pause') s where wrong;
@@ -116,10 +116,10 @@ create table deliver_subscriptions.broken ();
 select outbox.subscribe('dn picky', '{dn.picky}', handler => 'deliver_subscriptions.picky', lanes => 4);
 reset client_min_messages;
 select deliver_subscriptions.publish('dn.picky', 1, 2);
-call outbox.drain('{dn picky}');
+call outbox.drain('{dn picky}', timeout => '4 s');
 select outbox.alter_subscription('dn picky', lanes => 9);
 select deliver_subscriptions.publish('dn.picky', 3, 4);
-call outbox.drain('{dn picky}');
+call outbox.drain('{dn picky}', timeout => '4 s');
 select status, count(*) from outbox.delivery where subscription = 'dn picky' group by status order by status;
 drop table deliver_subscriptions.broken;
 select outbox.retry('dn picky', event_id) from outbox.review_required where subscription = 'dn picky';

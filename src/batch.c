@@ -327,13 +327,14 @@ assemble(Run *run)
 
 /* ---------------------------------------------------------------- receipts */
 
+/* Also one of this batch, when the same event stands in it twice. */
 static bool
 receipt_exists(Run *run, OutboxDelivery *d)
 {
 	OutboxScan	scan;
 	bool		found;
 
-	outbox_store_begin_scan(&scan, RelationGetRelid(run->receipts->rel), run->receipts_pk, GetActiveSnapshot(), 3);
+	outbox_store_begin_scan(&scan, RelationGetRelid(run->receipts->rel), run->receipts_pk, SnapshotSelf, 3);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(&d->event_id));
 	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(run->batch->subscription->id));
 	outbox_store_set_key(&scan, 2, BTEqualStrategyNumber, Int16GetDatum(d->replay_no));
@@ -343,14 +344,20 @@ receipt_exists(Run *run, OutboxDelivery *d)
 	return found;
 }
 
+static bool
+fits_receipts(Run *run, const pg_uuid_t *id)
+{
+	return run->receipts != NULL && outbox_event_id_compare(id, &run->receipts_from) >= 0 &&
+		outbox_event_id_compare(id, &run->receipts_to) < 0;
+}
+
 /* The writer of the segment that an event's receipt belongs to. Flushes the one before. */
 static void
 open_receipts(Run *run, const pg_uuid_t *id)
 {
 	OutboxSegment segment;
 
-	if (run->receipts != NULL && outbox_event_id_compare(id, &run->receipts_from) >= 0 &&
-		outbox_event_id_compare(id, &run->receipts_to) < 0)
+	if (fits_receipts(run, id))
 		return;
 	if (run->receipts != NULL)
 		outbox_store_close_writer(run->receipts);
@@ -389,7 +396,8 @@ flush_receipts(Run *run, const int *owners, int count)
 
 /*
  * The next chunk: read the events, write their receipts.  A slot that stays NULL has nothing to run:
- * the event is gone, or was completed before.
+ * the event is gone, or was completed before.  Ends where another segment begins, so that the receipts of
+ * a chunk lie in one table.
  */
 static void
 prepare_chunk(Run *run, int start)
@@ -397,6 +405,7 @@ prepare_chunk(Run *run, int start)
 	OutboxBatch *batch = run->batch;
 	int			owners[CHUNK];
 	int			pending = 0;
+	bool		written = false;
 
 	run->chunk_start = start;
 	run->chunk_count = Min(CHUNK, batch->count - start);
@@ -408,10 +417,10 @@ prepare_chunk(Run *run, int start)
 		run->slots[i] = NULL;
 		if (!outbox_batch_read_event(run->reader, &d->event_id, &d->tid, &event))
 			continue;
-		if (run->receipts != NULL && outbox_event_id_compare(&d->event_id, &run->receipts_to) >= 0)
+		if (written && !fits_receipts(run, &d->event_id))
 		{
-			flush_receipts(run, owners, pending);
-			pending = 0;
+			run->chunk_count = i;
+			break;
 		}
 		open_receipts(run, &d->event_id);
 		if (batch->check_receipts && receipt_exists(run, d))
@@ -420,7 +429,14 @@ prepare_chunk(Run *run, int start)
 			run->spare[i] = MakeSingleTupleTableSlot(event->tts_tupleDescriptor, event->tts_ops);
 		run->slots[i] = ExecCopySlot(run->spare[i], event);
 		put_receipt(run, d, start + i);
+		written = true;
 		owners[pending++] = i;
+		if (batch->check_receipts)
+		{
+			/* the next one must see it */
+			flush_receipts(run, owners, pending);
+			pending = 0;
+		}
 	}
 	flush_receipts(run, owners, pending);
 }
@@ -541,7 +557,7 @@ call_all(Run *run)
 	int64		before;
 	int			n = 0;
 
-	for (int start = 0; start < batch->count; start += CHUNK)
+	for (int start = 0; start < batch->count; start += run->chunk_count)
 	{
 		if (start > 0)
 			prepare_chunk(run, start);

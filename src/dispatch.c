@@ -166,9 +166,12 @@ is_held_up(Round *round, OutboxProcess *process, OutboxSubscription *s)
 	uint64		since = pg_atomic_read_u64(&process->busy_since);
 	uint32		call_us = pg_atomic_read_u32(&process->call_us);
 
-	if (since == 0 || pg_atomic_read_u32(&process->subscription_id) != (uint32) s->id)
+	if (pg_atomic_read_u32(&process->subscription_id) != (uint32) s->id)
 		return false;
-	if (call_us > long_time || GetCurrentTimestamp() - (TimestampTz) since > long_time)
+	/* of two that are only about to go there, the first one does */
+	if (since == 0 && process->number > round->self->number)
+		return false;
+	if (call_us > long_time || (since != 0 && GetCurrentTimestamp() - (TimestampTz) since > long_time))
 		return true;
 	round->recheck |= (call_us == 0);
 	return call_us == 0;
@@ -376,6 +379,15 @@ check_role(Round *round)
 	return TURN_OTHER_ROLE;
 }
 
+/* Say where we are about to go, so that of two workers that choose at once one sees the other. */
+static void
+announce(Round *round)
+{
+	pg_atomic_write_u32(&round->self->call_us, (uint32) Min(ceil(round->memo->average_us), PG_INT32_MAX));
+	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
+	pg_memory_barrier();
+}
+
 static Turn
 consider(Round *round, OutboxSubscription *s, int dispatchable)
 {
@@ -384,7 +396,10 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 	if (round->memo->block_on_review != s->block_on_review)
 		round->memo->next_full_look = 0;	/* gates have come or gone */
 	round->memo->block_on_review = s->block_on_review;
-	if (!has_reason(round, s, round->memo) || would_take_last_worker(round, s, dispatchable))
+	if (!has_reason(round, s, round->memo))
+		return TURN_NONE;
+	announce(round);
+	if (would_take_last_worker(round, s, dispatchable))
 		return TURN_NONE;
 	look(round);
 	if (round->nlanes == 0)
@@ -487,7 +502,10 @@ lease_lanes(Round *round)
 			if (pass == 1 && taken + round->nheld > 0)
 				break;
 			if (!outbox_lease_acquire(round->subscription, lane, round->self))
+			{
+				round->memo->look_again = true; /* locked for a moment */
 				continue;
+			}
 			taken++;
 			only_careful |= lane->unclean;
 			if (outbox_settle_recover(round->subscription, lane, round->self) > 0)
@@ -586,6 +604,7 @@ handle_failure(Round *round, OutboxBatch *batch)
 			return;
 		memo->conflicts = 0;
 		record_failure(round, batch, &batch->deliveries[0]);
+		memo->batch_limit = Max(1, memo->batch_limit / 2);	/* what is undone with a failure costs */
 		memo->single_left = Max(0, memo->single_left - 1);
 	}
 	else if (batch->failed_index > 0)
@@ -622,6 +641,7 @@ handle_success(Round *round, OutboxBatch *batch)
 	if (memo->limit_once > 0)
 	{
 		memo->limit_once = 0;
+		memo->single_left = 1;	/* the one that failed */
 		memo->front_lane = memo->front_after >= 0 ? memo->front_after : memo->front_lane;
 		memo->front_after = -1;
 	}
@@ -637,8 +657,7 @@ run_batch(Round *round, OutboxBatch *batch)
 	uint64		none = 0;
 
 	pgstat_report_activity(STATE_RUNNING, psprintf("subscription %s", round->subscription->name));
-	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
-	pg_atomic_write_u32(&round->self->call_us, (uint32) Min(ceil(round->memo->average_us), PG_INT32_MAX));
+	announce(round);
 	pg_atomic_write_u64(&round->self->busy_since, GetCurrentTimestamp());
 	outbox_batch_run(batch);
 	pg_atomic_write_u64(&round->self->busy_since, none);
@@ -933,6 +952,8 @@ serve(Round *round)
 		OutboxLane *lane = round->held[i];
 
 		lane->touched |= lane->has_due || lane->has_ended || lane->has_gate || lane->has_started;
+		if (!lane->held)
+			round->memo->look_again = true; /* lost, or its row was locked for a moment */
 	}
 	if (round->did_something)
 		round->memo->look_again = true;
@@ -986,6 +1007,8 @@ outbox_dispatch_round(OutboxProcess *self)
 	if (!known.held)
 		turn = choose(&round);
 	commit_transaction();
+	if (turn != TURN_OURS)
+		pg_atomic_write_u32(&self->subscription_id, 0);
 	if (turn == TURN_OTHER_ROLE)
 	{
 		/* whoever comes in our place begins with the one that waits */

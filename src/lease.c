@@ -88,9 +88,15 @@ static OutboxStatement select_next_entry = {
 	3, {INT4OID, INT4OID, INT8OID}
 };
 
+/* never waits: whoever has the rows of several lanes, in whichever order, must not wait for us in turn */
 static OutboxStatement give_back_lane = {
 	"update outbox.lane set token = null, holder = null, worker = null, taken_at = null, expires_at = null"
-	" where token = $1",
+	" where token = $1 and (select true from outbox.lane where token = $1 for update skip locked)",
+	1, {UUIDOID}
+};
+
+static OutboxStatement select_by_token = {
+	"select 1 from outbox.lane where token = $1",
 	1, {UUIDOID}
 };
 
@@ -338,6 +344,16 @@ outbox_lease_move_cursor(OutboxLane *lane, int64 position)
 	outbox_store_close_writer(cursors);
 }
 
+/* Remains held when somebody has the row locked just now: then it is tried again. */
+static void
+give_back(OutboxLane *lane)
+{
+	Datum		token = UUIDPGetDatum(&lane->token);
+
+	lane->held = outbox_store_run(&give_back_lane, &token, NULL, 0) == 0 &&
+		outbox_store_run(&select_by_token, &token, NULL, 1) > 0;
+}
+
 int
 outbox_lease_give_back(int64 unused_since)
 {
@@ -353,14 +369,8 @@ outbox_lease_give_back(int64 unused_since)
 		if (!lane->held)
 			continue;
 		if (lane->last_used <= unused_since)
-		{
-			Datum		token = UUIDPGetDatum(&lane->token);
-
-			outbox_store_run(&give_back_lane, &token, NULL, 0);
-			lane->held = false;
-		}
-		else
-			remain++;
+			give_back(lane);
+		remain += lane->held;
 	}
 	return remain;
 }
@@ -385,14 +395,8 @@ outbox_lease_give_back_outdated(TimestampTz now)
 	{
 		if (!lane->held || !lane->outdated)
 			continue;
-		if (outbox_lease_has_work(lane, now))
-			holds_outdated = true;
-		else
-		{
-			Datum		token = UUIDPGetDatum(&lane->token);
-
-			outbox_store_run(&give_back_lane, &token, NULL, 0);
-			lane->held = false;
-		}
+		if (!outbox_lease_has_work(lane, now))
+			give_back(lane);
+		holds_outdated |= lane->held;
 	}
 }

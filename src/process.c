@@ -63,7 +63,7 @@ static void install_signals(void);
 static void make_grace_timer(void);
 static void handle_sigterm(SIGNAL_ARGS);
 static void detach(int code, Datum slot);
-static void connect_to_database(Oid database);
+static void connect_to_database(Oid database, bool synchronous_commit);
 static void remember_database(void);
 static void note_invalidation(Datum argument, Oid relid);
 static OutboxPresence look_up_extension(void);
@@ -93,11 +93,9 @@ outbox_process_begin(Datum argument, bool synchronous_commit)
 	}
 	before_shmem_exit(detach, PointerGetDatum(self));
 
-	outbox_session_remember_search_path();
-	connect_to_database(self->database);
-	outbox_session_pin(synchronous_commit);
 	round_context = AllocSetContextCreate(TopMemoryContext, "outbox round", ALLOCSET_DEFAULT_SIZES);
-	remember_database();
+	outbox_session_remember_search_path();
+	connect_to_database(self->database, synchronous_commit);
 	CacheRegisterRelcacheCallback(note_invalidation, (Datum) 0);
 	return self;
 }
@@ -174,10 +172,10 @@ handle_sigterm(SIGNAL_ARGS)
 
 /*
  * Connecting waits for a lock on the database.  When the one who holds it wants us
- * to end, we do so without a word.
+ * to end, we do so without a word: SIGTERM cancels until we are through.
  */
 static void
-connect_to_database(Oid database)
+connect_to_database(Oid database, bool synchronous_commit)
 {
 	connecting = true;
 	PG_TRY();
@@ -185,6 +183,9 @@ connect_to_database(Oid database)
 		if (ShutdownRequestPending)
 			proc_exit(0);
 		BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+		outbox_session_pin(synchronous_commit);
+		remember_database();
+		connecting = false;
 	}
 	PG_CATCH();
 	{
@@ -194,7 +195,7 @@ connect_to_database(Oid database)
 		proc_exit(0);
 	}
 	PG_END_TRY();
-	connecting = false;
+	QueryCancelPending = false;
 }
 
 /* The name stays true: whoever renames a database stops its processes first. */

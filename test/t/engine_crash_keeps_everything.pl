@@ -36,14 +36,17 @@ my %scripts = (
 	  . qq{with o as (insert into placed (k) values (:k) returning id, k) $publish from o;\ncommit;\n});
 append_to_file("$folder/$_", $scripts{$_}) for keys %scripts;
 
+my $complaints;
+
 sub start_writers
 {
+	$complaints = '';
 	return IPC::Run::start(
 		[
 			'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '4', '-R', '600', '-T', '100',
 			'-f', "$folder/keep\@8", '-f', "$folder/drop\@1", '-f', "$folder/part\@1", 'postgres'
 		],
-		'>', '/dev/null', '2>', '/dev/null');
+		'>', '/dev/null', '2>', \$complaints);
 }
 
 sub is_up
@@ -62,6 +65,7 @@ for my $n (1 .. $crashes)
 {
 	my $way = $ways[ $n % @ways ];
 	my $writers = start_writers();
+	pids($node, 'client backend', 'pgbench') or diag("no writers: $complaints");
 	usleep(200_000 + rand(900_000));    # a random moment
 	if ($way eq 'immediate')
 	{

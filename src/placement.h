@@ -1,0 +1,55 @@
+/*
+ * placement.h - where an event goes: which subscriptions, which lane, which position.
+ *
+ * One OutboxPlacement is what one transaction of the router appends.
+ */
+#ifndef OUTBOX_PLACEMENT_H
+#define OUTBOX_PLACEMENT_H
+
+#include "outbox.h"
+
+#include "executor/tuptable.h"
+
+#include "shmem.h"
+#include "store.h"
+#include "subscription.h"
+
+typedef struct OutboxPlacement
+{
+	TimestampTz now;
+	OutboxWriter *entries;
+	OutboxWriter *delayed;
+	OutboxSubscription *subscriptions;
+	int			nsubscriptions;
+	int			routed;
+	TimestampTz earliest_due;	/* of what was put aside until it is due, or DT_NOEND */
+	/* lanes that got something: hints to give after the commit */
+	uint64		hints[OUTBOX_HINT_WORDS];
+} OutboxPlacement;
+
+/* in a transaction, in SPI */
+extern void outbox_placement_begin(OutboxPlacement *placement);
+
+/* to all subscriptions that match and have joined the ticks, or to `only`, which catches up */
+extern void outbox_placement_put(OutboxPlacement *placement, OutboxSubscription *only, TupleTableSlot *event,
+								 const pg_uuid_t *id);
+
+/* into the lane of one subscription, now, whatever its due time */
+extern void outbox_placement_put_entry(OutboxPlacement *placement, const OutboxSubscription *s, TupleTableSlot *event,
+									   const pg_uuid_t *id);
+
+/* write out what was put: before the commit */
+extern void outbox_placement_end(OutboxPlacement *placement);
+
+/* after the commit: tell the workers which lanes to look at */
+extern void outbox_placement_announce(OutboxPlacement *placement);
+
+/* has the subscription, by its index, joined the ticks?  how many have not? */
+extern bool outbox_placement_has_joined(int index);
+extern int	outbox_placement_unjoined(void);
+extern void outbox_placement_forget_joined(void);
+
+/* forget all that is remembered between transactions */
+extern void outbox_placement_reset(void);
+
+#endif							/* OUTBOX_PLACEMENT_H */

@@ -1,0 +1,53 @@
+# One worker, two roles that always have work: each has its turns, in a process of its own.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_engine('turns', "outbox.workers = 1\noutbox.poll_interval = 50ms\n");
+
+sql($node, q{
+	create role one; create role two;
+	create table seen (n bigint generated always as identity, who text default current_user, pid integer default pg_backend_pid(), at timestamptz default clock_timestamp());
+	grant insert on seen to public;
+	create function handler(e outbox.event) returns void language plpgsql as $$
+	begin
+		insert into seen default values;
+		perform pg_sleep(0.01);
+	end $$;
+	select outbox.subscribe('one', '{busy}', handler => 'public.handler', run_as => 'one');
+	select outbox.subscribe('two', '{busy}', handler => 'public.handler', run_as => 'two');
+	-- six seconds of work for each
+	select count(outbox.publish('busy')) from generate_series(1, 600);
+});
+my $start = log_position($node);
+drain($node, 60, 'both have done their work');
+is_sql($node, q{select who || ' ' || count(*) from seen group by who order by who}, "one 600\ntwo 600", 'all of it, once');
+is_sql($node, q{select count(*) from (select pid from seen group by pid having count(distinct who) > 1) p}, '0', 'no process served both');
+my $turns = sql($node, q{select count(*) from (select who is distinct from lag(who) over (order by n) as change from seen) s where change});
+cmp_ok($turns, '>=', 4, "they took turns ($turns)");
+is_sql($node, q{select max(gap) < interval '4 s' from (select at - lag(at) over (partition by who order by n) as gap from seen) g}, 't', 'neither waited for long');
+log_is_quiet($node, $start, undef, 'and nobody complains');
+
+# with a worker for each, neither waits for the other at all
+$node->append_conf('postgresql.conf', "outbox.workers = 2\n");
+$node->reload;
+is_served($node, 'postgres', 2, 5, 'two workers');
+sql($node, q{truncate seen; select outbox.publish('busy')});
+drain($node, 10, 'served');
+sql($node, q{truncate seen; select count(outbox.publish('busy')) from generate_series(1, 100)});
+drain($node, 30, 'served by both');
+is_sql($node, q{select count(distinct pid) || ' ' || count(distinct who) from seen}, '2 2', 'each by its own');
+cmp_ok(sql($node, q{select extract(epoch from max(at) - min(at)) from seen}), '<', 3, 'at the same time');
+
+# three roles, two workers, a single event each: none waits for a turn that nobody uses
+sql($node, q{create role three; select outbox.subscribe('three', '{busy}', handler => 'public.handler', run_as => 'three'); truncate seen; select outbox.publish('busy')});
+drain($node, 10, 'three roles');
+is_sql($node, q{select string_agg(who, ' ' order by who) from seen}, 'one three two', 'all are served');
+
+$node->stop;
+done_testing();
