@@ -1,8 +1,8 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
 # drain.sh - how fast one worker empties a backlog, against one claimer.
 #
 # Ours includes everything from the commit of the backlog to the last receipt: the router puts the events into
-# lanes while the worker runs.  Sourced by run; old_snapshot.sh uses its functions.
+# lanes while the worker runs. old_snapshot.sh uses its functions.
 
 bench_drain() {
     local i

@@ -1,10 +1,10 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
 # latency.sh - from a commit to the start of the handler, at 500 events a second; and how often our processes wake
 # when there is nothing to do.
 #
 # The handler's start is its own clock_timestamp().  The commit lies between two moments that are known, and both
 # differences are shown: the call of publish() before it (published_at; this one has the publisher's flush in it), and the client's clock right
-# after COMMIT has returned.  Sourced by run.
+# after COMMIT has returned.
 
 bench_latency() {
     sql -o /dev/null -c "select outbox.subscribe('latency', array['latency.*'], 'bench.record_start')" </dev/null
@@ -72,7 +72,7 @@ measure_idle() {
     done < "$WORK/log/processes"
     sleep "$IDLE_SECONDS"
     while read -r pid kind; do
-        limit "idle: wakes of the ${kind% *} in a poll interval" "" \
+        limit "idle: wakes of the ${kind#outbox } in a poll interval" times \
             "$(calculate "($(switches "$pid") - ${before[$pid]}) * $interval / $IDLE_SECONDS")" 1.1
     done < "$WORK/log/processes"
 }

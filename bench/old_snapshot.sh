@@ -1,7 +1,5 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
 # old_snapshot.sh - the drain of a backlog while another session holds a snapshot from before its first event.
-#
-# Sourced by run.
 
 # shellcheck source=bench/drain.sh
 source "$here/drain.sh"
@@ -12,7 +10,6 @@ bench_old_snapshot() {
     drain_ours noop >/dev/null
     for ((i = 0; i < ROUNDS; i++)); do
         keep free_ours "$(drain_ours noop)"
-        # before the table is filled, as before the first event; else truncate, or analyze, would help the baseline
         keep free_update "$(drain_baseline update_table "$here/baseline_update_claim.pgbench")"
         keep free_delete "$(drain_baseline delete_table "$here/baseline_delete_claim.pgbench")"
         hold_snapshot
@@ -35,7 +32,7 @@ hold_snapshot() {
     coproc HOLDER { sql -A -t; }
     holder=$HOLDER_PID
     exec {holder_in}>&"${HOLDER[1]}" {holder_out}<&"${HOLDER[0]}"
-    echo "begin isolation level repeatable read; select 'held' from bench.task;  select 'held';" >&"$holder_in"
+    echo "begin isolation level repeatable read; select 'held';" >&"$holder_in"
     read -r _ <&"$holder_out"
 }
 

@@ -1,8 +1,8 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
 # wal.sh - bytes of WAL an event costs, to publish and to consume.
 #
 # One transaction publishes all, so commit records count for nothing there; they do where batches are
-# consumed.  Autovacuum's part is not counted.  Sourced by run.
+# consumed.  Autovacuum's part is not counted.
 
 bench_wal() {
     sql -o /dev/null -c "select outbox.subscribe('noop', array['noop.*'], 'bench.do_nothing')" \

@@ -163,7 +163,7 @@ select md5(payload ->> 'text') = md5((select string_agg(md5(i::text), '') from g
 from published where event_id = :'id';
 
 -- a row of a table with an index more is in that index too
-select l.tableoid::regclass as segment from outbox.event_log l order by l.event_id desc limit 1 \gset
+select l.tableoid::regclass as segment from outbox.event_log l where l.event_id = :'id' \gset
 create index extra_index on :segment (event_type);
 select outbox.publish('index.test') is not null as published;
 set enable_seqscan = off;

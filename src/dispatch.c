@@ -58,7 +58,8 @@ typedef struct Memo
 	int32		front_lane;		/* the lane to read first */
 	int32		front_after;	/* and after limit_once: that of the failed delivery, or -1 */
 	int			conflicts;		/* of the delivery at the front */
-	bool		block_on_review;	/* as it was at the last look */
+	bool		block_on_review;	/* these two as they were at the last look */
+	int32		first_lane;
 	double		average_us;		/* of a handler call, 0: not known */
 } Memo;
 
@@ -393,9 +394,11 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 {
 	round->subscription = s;
 	round->memo = memo_of(s->id);
-	if (round->memo->block_on_review != s->block_on_review)
-		round->memo->next_full_look = 0;	/* gates have come or gone */
+	/* the news of it may have been looked at before the definition was seen */
+	if (round->memo->block_on_review != s->block_on_review || round->memo->first_lane != s->first_lane)
+		round->memo->next_full_look = 0;
 	round->memo->block_on_review = s->block_on_review;
+	round->memo->first_lane = s->first_lane;
 	if (!has_reason(round, s, round->memo))
 		return TURN_NONE;
 	announce(round);
@@ -657,9 +660,12 @@ run_batch(Round *round, OutboxBatch *batch)
 	uint64		none = 0;
 
 	pgstat_report_activity(STATE_RUNNING, psprintf("subscription %s", round->subscription->name));
+	memset(&round->self->event_id, 0, sizeof(pg_uuid_t));
 	announce(round);
 	pg_atomic_write_u64(&round->self->busy_since, GetCurrentTimestamp());
 	outbox_batch_run(batch);
+	/* the views take a process that names an event for one that is at it */
+	memset(&round->self->event_id, 0, sizeof(pg_uuid_t));
 	pg_atomic_write_u64(&round->self->busy_since, none);
 	pg_atomic_write_u32(&round->self->subscription_id, 0);
 	MemoryContextSwitchTo(round_context);

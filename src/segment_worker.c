@@ -134,10 +134,22 @@ outbox_segment_worker_main(Datum database)
 	outbox_session_pin(true);
 	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (outbox_extension_lookup(&extension))
-		(void) outbox_segment_provide(&id, false);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		if (outbox_extension_lookup(&extension))
+			(void) outbox_segment_provide(&id, false);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		/* somebody holds our tables, to drop them most likely: the publisher sees for itself */
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		FlushErrorState();
+		AbortCurrentTransaction();
+	}
+	PG_END_TRY();
 }

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 24;
+my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 21;
 my $node = new_engine('main', "restart_after_crash = on\nfsync = on\noutbox.poll_interval = '200ms'\ncheckpoint_timeout = '30s'\n");
 
 sql($node, q{create table placed (id bigint generated always as identity primary key, k integer)});
@@ -41,6 +41,7 @@ my $complaints;
 sub start_writers
 {
 	$complaints = '';
+	local $ENV{PGAPPNAME} = 'pgbench';
 	return IPC::Run::start(
 		[
 			'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '4', '-R', '600', '-T', '100',

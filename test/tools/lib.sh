@@ -72,6 +72,8 @@ work_folder() {
     mkdir "$WORK/tmp" "$WORK/socket" "$WORK/log"
     chmod 755 "$WORK"
     [[ $(id -u) != 0 ]] || chown -R "$RUN_USER:" "$WORK"
+    # the user may have no way into the folder that we were called from
+    cd "$WORK"
 }
 
 # Processes whose working folder is in ours are ours: servers, their backends, clients.
