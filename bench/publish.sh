@@ -14,6 +14,7 @@ bench_publish() {
     batch_cost
     transaction_rate "alone"
     set_dispatch on
+    transaction_rate "router awake"
     sql -c "select outbox.subscribe('audit', array['task.*'], 'bench.do_nothing')" -o /dev/null </dev/null
     transaction_rate "delivered meanwhile"
 }

@@ -75,10 +75,13 @@ create function bench.completed(of_subscription text) returns bigint language sq
     where s.subscription = of_subscription
 $$;
 
--- a look every 10 ms, each in a transaction of its own
+-- a look every 10 ms, each in a transaction of its own; what fails is no measurement
 create procedure bench.wait_for(of_subscription text, deliveries bigint) language plpgsql as $$
 begin
     while bench.completed(of_subscription) < deliveries loop
+        if exists (select from outbox.delivery_exception) then
+            raise exception 'deliveries of % have failed', of_subscription;
+        end if;
         commit;
         perform pg_sleep(0.01);
     end loop;

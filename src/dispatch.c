@@ -169,9 +169,6 @@ is_held_up(Round *round, OutboxProcess *process, OutboxSubscription *s)
 
 	if (pg_atomic_read_u32(&process->subscription_id) != (uint32) s->id)
 		return false;
-	/* of two that are only about to go there, the first one does */
-	if (since == 0 && process->number > round->self->number)
-		return false;
 	if (call_us > long_time || (since != 0 && GetCurrentTimestamp() - (TimestampTz) since > long_time))
 		return true;
 	round->recheck |= (call_us == 0);
@@ -380,13 +377,28 @@ check_role(Round *round)
 	return TURN_OTHER_ROLE;
 }
 
-/* Say where we are about to go, so that of two workers that choose at once one sees the other. */
+/* Say where we are, or are about to be. */
 static void
 announce(Round *round)
 {
 	pg_atomic_write_u32(&round->self->call_us, (uint32) Min(ceil(round->memo->average_us), PG_INT32_MAX));
 	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
-	pg_memory_barrier();
+}
+
+/* May we go there?  Of two workers that ask at once, the second one sees the first. */
+static bool
+is_admitted(Round *round, OutboxSubscription *s, int dispatchable)
+{
+	bool		admitted;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	admitted = !would_take_last_worker(round, s, dispatchable);
+	if (admitted)
+		announce(round);
+	else
+		pg_atomic_write_u32(&round->self->subscription_id, 0);
+	LWLockRelease(outbox_shared->lock);
+	return admitted;
 }
 
 static Turn
@@ -399,10 +411,7 @@ consider(Round *round, OutboxSubscription *s, int dispatchable)
 		round->memo->next_full_look = 0;
 	round->memo->block_on_review = s->block_on_review;
 	round->memo->first_lane = s->first_lane;
-	if (!has_reason(round, s, round->memo))
-		return TURN_NONE;
-	announce(round);
-	if (would_take_last_worker(round, s, dispatchable))
+	if (!has_reason(round, s, round->memo) || !is_admitted(round, s, dispatchable))
 		return TURN_NONE;
 	look(round);
 	if (round->nlanes == 0)

@@ -69,7 +69,9 @@ for my $workers (1, 2)
 sql($node, q{select count(outbox.publish('hang', event_key => n::text)) from generate_series(1, 20) n});
 comes_true($node, 5, q{select count(*) > 0 from pg_stat_activity where backend_type = 'outbox worker' and wait_event = 'PgSleep'}, 'a handler hangs');
 within_bound(2500, 'beside one that hangs');
-sql($node, q{select outbox.unsubscribe(s, force => true) from unnest('{hang,flood,failing}'::text[]) s; select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'outbox worker'});
+sql($node, q{select outbox.pause('hang')});
+sql($node, q{select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'outbox worker'});
+sql($node, q{select outbox.unsubscribe(s, force => true) from unnest('{hang,flood,failing}'::text[]) s});
 
 # --- an outage
 
