@@ -176,7 +176,7 @@ has_plain_indexes(Relation rel, const OutboxSegment *segment)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	bool		plain = list_length(indexes) == 2 &&
-		list_member_oid(indexes, segment->event_log_pk) && list_member_oid(indexes, segment->event_log_xid);
+	list_member_oid(indexes, segment->event_log_pk) && list_member_oid(indexes, segment->event_log_xid);
 
 	list_free(indexes);
 	return plain;

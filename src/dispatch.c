@@ -40,7 +40,7 @@
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
 #define PROBLEM_PAUSE_US	USECS_PER_SEC	/* before a stopped subscription is tried again */
 #define ROLE_TURN_US		USECS_PER_SEC	/* a process serves its role at least so long */
-#define RECHECK_MS			20		/* when there is work, but not for us just now */
+#define RECHECK_MS			20	/* when there is work, but not for us just now */
 #define CONFLICT_RETRIES	3	/* of a serialization failure or deadlock, at once and for free */
 
 /* what this process remembers of a subscription */
@@ -607,7 +607,14 @@ handle_failure(Round *round, OutboxBatch *batch)
 	if (batch->stage == STAGE_RECEIPTS)
 	{
 		if (memo->check_receipts)
+		{
 			memo->not_before = outbox_settings_ticks() + PROBLEM_PAUSE_US;
+			ereport(LOG,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("receipts of subscription \"%s\" cannot be written now, code %s",
+							round->subscription->name, batch->failure.sqlstate),
+					 errhint("Another transaction, perhaps a prepared one, holds them; no attempt is used.")));
+		}
 		memo->check_receipts = true;
 	}
 	else if (alone)

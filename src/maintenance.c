@@ -130,15 +130,23 @@ seal_segments(int incarnation)
 /* ---------------------------------------------------------------- generations of lanes */
 
 static int32
-lane_of_key(const OutboxSubscription *s, const char *tenant_id, const char *event_key, const pg_uuid_t *event_id)
+lane_of_hash(const OutboxSubscription *s, uint64 hash)
 {
-	uint64		hash;
-
-	if (event_key != NULL)
-		hash = outbox_pattern_key_hash(tenant_id[0] ? tenant_id : NULL, strlen(tenant_id), event_key, strlen(event_key));
-	else
-		hash = outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN);
 	return s->first_lane + (int32) (hash % (uint64) s->lanes);
+}
+
+/* tenant_id is '' for none, as in the tables */
+static int32
+lane_of_key(const OutboxSubscription *s, const char *tenant_id, const char *event_key)
+{
+	return lane_of_hash(s, outbox_pattern_key_hash(tenant_id[0] != '\0' ? tenant_id : NULL, strlen(tenant_id),
+												   event_key, strlen(event_key)));
+}
+
+static int32
+lane_of_event(const OutboxSubscription *s, const pg_uuid_t *event_id)
+{
+	return lane_of_hash(s, outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN));
 }
 
 static char *
@@ -162,12 +170,14 @@ move_exceptions(const OutboxSubscription *s)
 	{
 		bool		isnull;
 		pg_uuid_t	id;
+		char	   *key;
 
 		SPI_tuptable = rows;
 		id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
 		args[1] = UUIDPGetDatum(&id);
 		args[2] = outbox_store_value(i, 2, &isnull);
-		args[3] = Int32GetDatum(lane_of_key(s, text_or_null(i, 3), text_or_null(i, 4), &id));
+		key = text_or_null(i, 4);
+		args[3] = Int32GetDatum(key != NULL ? lane_of_key(s, text_or_null(i, 3), key) : lane_of_event(s, &id));
 		outbox_store_run(&move_exception, args, NULL, 0);
 	}
 }
@@ -185,7 +195,7 @@ move_gates(const OutboxSubscription *s)
 
 		SPI_tuptable = rows;
 		args[0] = outbox_store_value(i, 1, &isnull);
-		args[1] = Int32GetDatum(lane_of_key(s, text_or_null(i, 2), text_or_null(i, 3), NULL));
+		args[1] = Int32GetDatum(lane_of_key(s, text_or_null(i, 2), text_or_null(i, 3)));
 		outbox_store_run(&move_gate, args, NULL, 0);
 	}
 }

@@ -390,6 +390,7 @@ load_catch_up(int32 subscription_id, CatchUp *state)
 	state->from = text ? outbox_snapshot_parse(text) : NULL;
 	text = text_value(0, 3);
 	state->to = text ? outbox_snapshot_parse(text) : NULL;
+
 	value = outbox_store_value(0, 4, &isnull);
 	state->has_through = !isnull;
 	if (!isnull)
@@ -420,7 +421,7 @@ save_catch_up(int32 subscription_id, const CatchUp *state)
 static void
 advance_catch_up(CatchUp *state, const pg_uuid_t *last, bool final)
 {
-	if (!final)
+	if (!final && last != NULL)
 	{
 		state->has_through = true;
 		state->through = *last;
@@ -635,7 +636,7 @@ prepare_round(void)
 		outbox_placement_forget_joined();
 		loaded = true;
 	}
-	outbox_placement_begin(&placement);	/* who has not joined? */
+	outbox_placement_begin(&placement); /* who has not joined? */
 	return true;
 }
 

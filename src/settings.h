@@ -18,13 +18,13 @@ typedef enum OutboxContextField
 	OUTBOX_CONTEXT_FIELDS
 } OutboxContextField;
 
-extern PGDLLIMPORT bool outbox_dispatch;			/* outbox.dispatch */
-extern PGDLLIMPORT int outbox_workers;				/* outbox.workers, per database */
-extern PGDLLIMPORT int outbox_poll_interval;		/* ms */
-extern PGDLLIMPORT int outbox_batch_time;			/* ms */
+extern PGDLLIMPORT bool outbox_dispatch;	/* outbox.dispatch */
+extern PGDLLIMPORT int outbox_workers;	/* outbox.workers, per database */
+extern PGDLLIMPORT int outbox_poll_interval;	/* ms */
+extern PGDLLIMPORT int outbox_batch_time;	/* ms */
 extern PGDLLIMPORT int outbox_max_payload_bytes;	/* bytes */
-extern PGDLLIMPORT int outbox_segment_interval;		/* minutes, 60 .. 43200 */
-extern PGDLLIMPORT int outbox_dedup_window;			/* minutes */
+extern PGDLLIMPORT int outbox_segment_interval; /* minutes, 60 .. 43200 */
+extern PGDLLIMPORT int outbox_dedup_window; /* minutes */
 extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
 extern PGDLLIMPORT int outbox_test_clock_offset;	/* s; for tests: added to the wall clock */
 

@@ -37,8 +37,8 @@ outbox_slots_reserve(Oid database, OutboxProcessKind kind, int number, OutboxPro
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 
 	/*
-	 * A bar that came and went since the databases were read leaves a demand
-	 * to read them again: the database may be gone.
+	 * A bar that came and went since the databases were read leaves a demand to read them again: the database may be
+	 * gone.
 	 */
 	if (is_barred(database) || pg_atomic_read_u32(&outbox_shared->launcher_rescan) != RESCAN_NONE)
 		result = RESERVE_LATER;
