@@ -150,9 +150,9 @@ find_function(const char *name, bool *batch, bool *ambiguous)
 	return *batch ? set : single;
 }
 
-/* What search_path a session of the role would begin with: in our own settings. */
+/* What search_path a session of the role would begin with. In our own settings. */
 static char *
-read_search_path(Oid role)
+find_search_path(Oid role)
 {
 	Datum		args[2] = {ObjectIdGetDatum(MyDatabaseId), ObjectIdGetDatum(role)};
 	MemoryContext caller = CurrentMemoryContext;
@@ -168,28 +168,6 @@ read_search_path(Oid role)
 	}
 	SPI_finish();
 	return path != NULL ? path : pstrdup(outbox_session_default_search_path());
-}
-
-/* The same, read once a second: a process serves one role, often one event at a time. */
-static char *
-find_search_path(Oid role)
-{
-	static Oid	known_role = InvalidOid;
-	static char *known_path = NULL;
-	static int64 read_at = 0;
-	int64		now = outbox_settings_ticks();
-
-	if (known_path == NULL || role != known_role || now - read_at > USECS_PER_SEC)
-	{
-		char	   *path = MemoryContextStrdup(TopMemoryContext, read_search_path(role));
-
-		if (known_path != NULL)
-			pfree(known_path);
-		known_path = path;
-		known_role = role;
-		read_at = now;
-	}
-	return pstrdup(known_path);
 }
 
 bool

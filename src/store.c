@@ -11,9 +11,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
-#include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
-#include "commands/defrem.h"
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
 #include "utils/builtins.h"
@@ -151,13 +149,12 @@ outbox_store_begin_scan(OutboxScan *scan, Oid relid, Oid indexid, Snapshot snaps
 	memset(scan->keys, 0, sizeof(scan->keys));
 }
 
-/* The comparison procedure of a btree strategy on the types that our keys have. */
+/* The comparison procedure of a btree strategy on a column of the index; from caches, since scans begin often. */
 static RegProcedure
-strategy_procedure(Oid type, int strategy)
+strategy_procedure(Relation index, int column, int strategy)
 {
-	Oid			opclass = GetDefaultOpClass(type, BTREE_AM_OID);
-	Oid			input = get_opclass_input_type(opclass);
-	Oid			operator = get_opfamily_member(get_opclass_family(opclass), input, input, strategy);
+	Oid			input = index->rd_opcintype[column];
+	Oid			operator = get_opfamily_member(index->rd_opfamily[column], input, input, strategy);
 
 	return get_opcode(operator);
 }
@@ -170,10 +167,8 @@ outbox_store_set_key(OutboxScan *scan, int i, int strategy, Datum value)
 	Assert(i < scan->nkeys);
 	if (key->sk_attno == 0 || key->sk_strategy != strategy)
 	{
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(scan->index), i);
-
 		ScanKeyEntryInitialize(key, 0, i + 1, strategy, InvalidOid, scan->index->rd_indcollation[i],
-							   strategy_procedure(att->atttypid, strategy), value);
+							   strategy_procedure(scan->index, i, strategy), value);
 	}
 	else
 		key->sk_argument = value;
