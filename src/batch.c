@@ -43,6 +43,7 @@
 
 #define CHUNK			OUTBOX_WRITER_SLOTS /* receipts written at once, ahead of the calls */
 #define SUBXIDS_MAX		48		/* of PGPROC_MAX_CACHED_SUBXIDS */
+#define BATCH_BYTES_MAX	(8 * 1024 * 1024)	/* of events */
 #define MESSAGE_MAX		1024	/* bytes of a handler's message that are kept */
 
 static MemoryContext batch_context = NULL;
@@ -61,6 +62,7 @@ typedef struct Run
 	pg_uuid_t	receipts_to;
 	Oid			receipts_pk;
 	int			ran;			/* deliveries [0, ran) are done */
+	Size		bytes;			/* of the events handed over */
 	int32	   *processing_us;
 	/* the chunk at hand: deliveries [chunk_start, chunk_start + chunk_count) */
 	int			chunk_start;
@@ -491,6 +493,7 @@ call_one(Run *run, int index)
 	int64		limit = batch->subscription->handler_timeout;
 	OutboxInterruption kind = INTERRUPTED_TIME_LIMIT;
 	int64		before = elapsed_us(run);
+	Datum		argument;
 	MemoryContext caller = MemoryContextSwitchTo(call_context);
 
 	if (index > 0 && deadline_us() - before < limit)
@@ -501,20 +504,22 @@ call_one(Run *run, int index)
 	run->running = index;
 	announce_delivery(run, &batch->deliveries[index]);
 	outbox_handler_set_context(event);
-	outbox_handler_call(batch->handler, outbox_handler_event(event), limit, kind);
+	argument = outbox_handler_event(event);
+	run->bytes += VARSIZE(DatumGetPointer(argument));
+	outbox_handler_call(batch->handler, argument, limit, kind);
 	run->processing_us[index] = (int32) Min(elapsed_us(run) - before, PG_INT32_MAX);
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(call_context);
 }
 
-/* Should the batch end before this delivery? */
+/* Should the batch end before this delivery?  A gate's is small, and moves the gate before it begins. */
 static bool
 batch_is_full(Run *run, int index)
 {
-	if (index == 0)
+	if (index == 0 || run->batch->source != BATCH_FROM_LANES)
 		return false;
 	return MyProc->subxidStatus.overflowed || MyProc->subxidStatus.count >= SUBXIDS_MAX ||
-		(run->batch->source == BATCH_FROM_LANES && elapsed_us(run) >= (int64) outbox_batch_time * 1000);
+		run->bytes >= BATCH_BYTES_MAX || elapsed_us(run) >= (int64) outbox_batch_time * 1000;
 }
 
 /* Event by event; receipts a chunk ahead. */
@@ -533,7 +538,7 @@ call_each(Run *run)
 		batch->stage = STAGE_HANDLER;
 		if (run->slots[i - run->chunk_start] != NULL)
 		{
-			if (batch->source == BATCH_FROM_LANES && batch_is_full(run, i))
+			if (batch_is_full(run, i))
 			{
 				withdraw_receipts(run, i);
 				return;
@@ -557,20 +562,21 @@ call_all(Run *run)
 	int64		before;
 	int			n = 0;
 
-	for (int start = 0; start < batch->count; start += run->chunk_count)
+	while (run->ran < batch->count && !batch_is_full(run, run->ran))
 	{
-		if (start > 0)
-			prepare_chunk(run, start);
-		single = NULL;
-		for (int i = 0; i < run->chunk_count; i++)
+		if (run->ran > 0)
+			prepare_chunk(run, run->ran);
+		for (int i = 0; i < run->chunk_count && !batch_is_full(run, run->ran); i++)
 		{
+			run->ran++;
 			if (run->slots[i] == NULL)
 				continue;
-			events[n++] = outbox_handler_event(run->slots[i]);
 			single = run->slots[i];
+			events[n] = outbox_handler_event(single);
+			run->bytes += VARSIZE(DatumGetPointer(events[n++]));
 		}
 	}
-	run->ran = batch->count;
+	withdraw_receipts(run, run->ran);
 	if (n == 0)
 		return;
 	batch->stage = STAGE_HANDLER;
@@ -584,7 +590,7 @@ call_all(Run *run)
 	outbox_handler_set_context(n == 1 ? single : NULL);
 	before = elapsed_us(run);
 	outbox_handler_call(batch->handler, outbox_handler_event_array(events, n), limit, kind);
-	for (int i = 0; i < batch->count; i++)
+	for (int i = 0; i < run->ran; i++)
 		run->processing_us[i] = (int32) Min((elapsed_us(run) - before) / n, PG_INT32_MAX);
 	batch->completed = n;
 }

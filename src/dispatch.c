@@ -35,6 +35,7 @@
 #include "subscription.h"
 
 #define FIRST_BATCH			32	/* events; doubles while all goes well */
+#define GATE_BATCH			32		/* parked events: all of them run, whatever time and subtransactions they take */
 #define CAREFUL_BATCH		4	/* after a holder died */
 #define FULL_LOOK_US		(5 * USECS_PER_SEC) /* all lanes, in case a hint was missed */
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
@@ -916,7 +917,7 @@ run_gates(Round *round, int most)
 			most -= run_parked_carefully(round, lane, most);
 		if (!lane->held || most <= 0 || time_is_up(round))
 			continue;
-		batch.limit = Min(most, batch_limit(round));
+		batch.limit = Min(Min(most, GATE_BATCH), batch_limit(round));
 		run_batch(round, &batch);
 		most -= batch.count;
 	}
