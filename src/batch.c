@@ -38,12 +38,14 @@
 #include "event_id.h"
 #include "extension.h"
 #include "segment.h"
+#include "session.h"
 #include "settings.h"
 #include "store.h"
 
 #define CHUNK			OUTBOX_WRITER_SLOTS /* receipts written at once, ahead of the calls */
 #define SUBXIDS_MAX		48		/* of PGPROC_MAX_CACHED_SUBXIDS */
 #define BATCH_BYTES_MAX	(8 * 1024 * 1024)	/* of events */
+#define BATCH_BLOCK_BYTES	(1024 * 1024)
 #define MESSAGE_MAX		1024	/* bytes of a handler's message that are kept */
 
 static MemoryContext batch_context = NULL;
@@ -71,6 +73,7 @@ typedef struct Run
 	TupleTableSlot *spare[CHUNK];	/* slots made so far */
 	ItemPointerData tids[CHUNK];	/* of their receipts */
 	int			running;		/* the one in the handler, for failed_index */
+	int			own_level;		/* of settings, see session.h */
 } Run;
 
 static OutboxStatement select_open_gate = {
@@ -443,6 +446,17 @@ prepare_chunk(Run *run, int start)
 	flush_receipts(run, owners, pending);
 }
 
+/* The same among calls: as the handler's role, which changes nothing here, but with our own lock timeout. */
+static void
+prepare_next_chunk(Run *run, int start)
+{
+	int			level = outbox_session_begin_own();
+
+	run->batch->stage = STAGE_RECEIPTS;
+	prepare_chunk(run, start);
+	outbox_session_end_own(level);
+}
+
 /* Receipts of the chunk from delivery number `from` on: those that will not run now. */
 static void
 withdraw_receipts(Run *run, int from)
@@ -531,10 +545,7 @@ call_each(Run *run)
 	for (int i = 0; i < batch->count; i++)
 	{
 		if (i == run->chunk_start + run->chunk_count)
-		{
-			batch->stage = STAGE_RECEIPTS;
-			prepare_chunk(run, i);
-		}
+			prepare_next_chunk(run, i);
 		batch->stage = STAGE_HANDLER;
 		if (run->slots[i - run->chunk_start] != NULL)
 		{
@@ -565,7 +576,7 @@ call_all(Run *run)
 	while (run->ran < batch->count && !batch_is_full(run, run->ran))
 	{
 		if (run->ran > 0)
-			prepare_chunk(run, run->ran);
+			prepare_next_chunk(run, run->ran);
 		for (int i = 0; i < run->chunk_count && !batch_is_full(run, run->ran); i++)
 		{
 			run->ran++;
@@ -715,8 +726,10 @@ close_run(Run *run)
 static void
 begin_run(Run *run)
 {
+	outbox_session_for_handlers(run->batch->handler->search_path);
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
+	run->own_level = outbox_session_begin_own();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 	MemoryContextSwitchTo(batch_context);
@@ -737,6 +750,7 @@ call_handlers(Run *run)
 	SPI_finish();
 	MemoryContextSwitchTo(batch_context);
 	CommandCounterIncrement();
+	outbox_session_end_own(run->own_level);
 	outbox_handler_enter(batch->handler);
 	if (batch->handler->batch)
 		call_all(run);
@@ -847,7 +861,9 @@ outbox_batch_run(OutboxBatch *batch)
 		started = batch->deliveries[0];
 	if (batch_context == NULL)
 	{
-		batch_context = AllocSetContextCreate(TopMemoryContext, "outbox batch", ALLOCSET_DEFAULT_SIZES);
+		/* the first block is kept: an ordinary batch asks the system for nothing */
+		batch_context = AllocSetContextCreate(TopMemoryContext, "outbox batch",
+											  0, BATCH_BLOCK_BYTES, 8 * BATCH_BLOCK_BYTES);
 		call_context = AllocSetContextCreate(TopMemoryContext, "outbox handler call", ALLOCSET_DEFAULT_SIZES);
 	}
 	MemoryContextReset(batch_context);

@@ -64,8 +64,6 @@ static TimeoutId limit_timeout;
 static volatile sig_atomic_t limit_fired = 0;	/* how often */
 static OutboxInterruption limit_kind = INTERRUPTED_NOT;
 
-static const char *context_values[OUTBOX_CONTEXT_FIELDS];
-
 /* whom this process is outside of its handlers' transactions */
 static Oid	own_user = InvalidOid;
 
@@ -212,88 +210,105 @@ outbox_handler_adopt_role(Oid role)
 	SetUserIdAndSecContext(self, 0);
 }
 
+/* of outbox.event: looked up once a transaction, as the type may have been made anew */
+static TupleDesc event_descriptor = NULL;
+
+static void
+find_event_descriptor(void)
+{
+	Oid			current = get_rel_type_id(outbox_extension_relid("event"));
+
+	if (event_descriptor == NULL || event_descriptor->tdtypeid != current)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+
+		if (event_descriptor != NULL)
+			FreeTupleDesc(event_descriptor);
+		event_descriptor = lookup_rowtype_tupdesc_copy(current, -1);
+		MemoryContextSwitchTo(caller);
+	}
+}
+
 void
 outbox_handler_enter(OutboxHandler *handler)
 {
 	own_user = GetUserId();
 	SetUserIdAndSecContext(handler->role, SECURITY_LOCAL_USERID_CHANGE);
-	(void) NewGUCNestLevel();
-	outbox_session_for_handlers(handler->search_path);
 	fmgr_info(handler->function, &handler->finfo);
+	find_event_descriptor();
 }
 
 /* ---------------------------------------------------------------- its argument */
 
-static TupleDesc
-event_descriptor(void)
-{
-	static TupleDesc descriptor = NULL;
-	static Oid	type = InvalidOid;
-	Oid			current = get_rel_type_id(outbox_extension_relid("event"));
-
-	if (descriptor == NULL || current != type)
-	{
-		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
-
-		if (descriptor != NULL)
-			FreeTupleDesc(descriptor);
-		descriptor = lookup_rowtype_tupdesc_copy(current, -1);
-		MemoryContextSwitchTo(caller);
-		type = current;
-	}
-	return descriptor;
-}
-
 Datum
 outbox_handler_event(TupleTableSlot *row)
 {
-	TupleDesc	descriptor = event_descriptor();
 	HeapTuple	tuple;
 
 	slot_getsomeattrs(row, OUTBOX_EVENT_COLUMNS);
-	tuple = heap_form_tuple(descriptor, row->tts_values, row->tts_isnull);
-	return heap_copy_tuple_as_datum(tuple, descriptor);
+	tuple = heap_form_tuple(event_descriptor, row->tts_values, row->tts_isnull);
+	return heap_copy_tuple_as_datum(tuple, event_descriptor);
 }
 
 Datum
 outbox_handler_event_array(Datum *events, int count)
 {
-	ArrayType  *array = construct_array(events, count, event_descriptor()->tdtypeid, -1, false, TYPALIGN_DOUBLE);
+	ArrayType  *array = construct_array(events, count, event_descriptor->tdtypeid, -1, false, TYPALIGN_DOUBLE);
 
 	return PointerGetDatum(array);
 }
 
 /* ---------------------------------------------------------------- its context */
 
-static const char *
-text_attribute(TupleTableSlot *row, OutboxEventColumn column)
-{
-	bool		isnull;
-	Datum		value = slot_getattr(row, column + 1, &isnull);
+/* the event at hand, and what has been asked for of it */
+static TupleTableSlot *context_row = NULL;
+static MemoryContext context_memory;
+static const char *context_values[OUTBOX_CONTEXT_FIELDS];
+static bool context_known[OUTBOX_CONTEXT_FIELDS];
 
-	return isnull ? NULL : TextDatumGetCString(value);
+static const OutboxEventColumn context_columns[OUTBOX_CONTEXT_FIELDS] = {
+	[CTX_TENANT_ID] = EV_TENANT_ID,
+	[CTX_ACTOR_TYPE] = EV_ACTOR_TYPE,
+	[CTX_ACTOR_ID] = EV_ACTOR_ID,
+	[CTX_REQUEST_ID] = EV_REQUEST_ID,
+	[CTX_TRACE_ID] = EV_TRACE_ID,
+	[CTX_CORRELATION_ID] = EV_CORRELATION_ID,
+	/* what the handler publishes is caused by this event */
+	[CTX_CAUSATION_ID] = EV_EVENT_ID,
+	[CTX_SOURCE] = EV_SOURCE,
+};
+
+/* Most handlers publish nothing: a field is read when it is asked for. */
+static const char *
+event_context(OutboxContextField field)
+{
+	MemoryContext caller;
+	bool		isnull;
+	Datum		value;
+
+	if (context_known[field])
+		return context_values[field];
+	caller = MemoryContextSwitchTo(context_memory);
+	value = slot_getattr(context_row, context_columns[field] + 1, &isnull);
+	if (isnull)
+		context_values[field] = NULL;
+	else if (field == CTX_CAUSATION_ID)
+		context_values[field] = DatumGetCString(DirectFunctionCall1(uuid_out, value));
+	else
+		context_values[field] = TextDatumGetCString(value);
+	context_known[field] = true;
+	MemoryContextSwitchTo(caller);
+	return context_values[field];
 }
 
+/* The row, and the current memory context, must stay until the call is over. */
 void
 outbox_handler_set_context(TupleTableSlot *row)
 {
-	bool		isnull;
-	Datum		id;
-
-	outbox_settings_handler_context = NULL;
-	if (row == NULL)
-		return;
-	context_values[CTX_TENANT_ID] = text_attribute(row, EV_TENANT_ID);
-	context_values[CTX_ACTOR_TYPE] = text_attribute(row, EV_ACTOR_TYPE);
-	context_values[CTX_ACTOR_ID] = text_attribute(row, EV_ACTOR_ID);
-	context_values[CTX_REQUEST_ID] = text_attribute(row, EV_REQUEST_ID);
-	context_values[CTX_TRACE_ID] = text_attribute(row, EV_TRACE_ID);
-	context_values[CTX_CORRELATION_ID] = text_attribute(row, EV_CORRELATION_ID);
-	context_values[CTX_SOURCE] = text_attribute(row, EV_SOURCE);
-	/* what the handler publishes is caused by this event */
-	id = slot_getattr(row, EV_EVENT_ID + 1, &isnull);
-	context_values[CTX_CAUSATION_ID] = DatumGetCString(DirectFunctionCall1(uuid_out, id));
-	outbox_settings_handler_context = context_values;
+	context_row = row;
+	context_memory = CurrentMemoryContext;
+	memset(context_known, false, sizeof(context_known));
+	outbox_settings_handler_context = (row != NULL) ? event_context : NULL;
 }
 
 /* ---------------------------------------------------------------- the call */

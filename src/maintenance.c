@@ -13,6 +13,8 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -80,21 +82,24 @@ static OutboxStatement delete_old_lanes = {
 	2, {INT4OID, INT4OID}
 };
 
+/* $4: up to where it was trimmed before, so that what vacuum cannot remove yet is not passed over again */
 static OutboxStatement trim_entries = {
-	"delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
-	" where e.subscription_id = $1 and e.lane = $2 and e.position <= ("
+	"with gone as (delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
+	" where e.subscription_id = $1 and e.lane = $2 and e.position > $4 and e.position <= ("
 	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
-	"  order by c.position desc limit 1) order by e.position limit $3))",
-	3, {INT4OID, INT4OID, INT4OID}
+	"  order by c.position desc limit 1) order by e.position limit $3)) returning position)"
+	" select count(*), max(position) from gone",
+	4, {INT4OID, INT4OID, INT4OID, INT8OID}
 };
 
 /* all but the last one */
 static OutboxStatement trim_cursors = {
-	"delete from outbox.lane_cursor where ctid = any (array(select o.ctid from outbox.lane_cursor o"
-	" where o.subscription_id = $1 and o.lane = $2 and o.position < ("
+	"with gone as (delete from outbox.lane_cursor where ctid = any (array(select o.ctid from outbox.lane_cursor o"
+	" where o.subscription_id = $1 and o.lane = $2 and o.position > $4 and o.position < ("
 	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
-	"  order by c.position desc limit 1) order by o.position limit $3))",
-	3, {INT4OID, INT4OID, INT4OID}
+	"  order by c.position desc limit 1) order by o.position limit $3)) returning position)"
+	" select count(*), max(position) from gone",
+	4, {INT4OID, INT4OID, INT4OID, INT8OID}
 };
 
 static OutboxStatement trim_ticks = {
@@ -246,18 +251,63 @@ end_generations(OutboxSubscription *subscriptions, int n)
 
 /* ---------------------------------------------------------------- trimming */
 
+/* up to where a lane's tables were trimmed; a row deleted by a transaction that was rolled back waits for a restart */
+typedef struct TrimmedLane
+{
+	int32		subscription_id;
+	int32		lane;
+	int64		entries;
+	int64		cursors;
+} TrimmedLane;
+
+static TrimmedLane *
+trimmed_lane(int32 subscription_id, int32 lane)
+{
+	static HTAB *lanes = NULL;
+	int32		key[2] = {subscription_id, lane};
+	TrimmedLane *trimmed;
+	bool		found;
+
+	if (lanes == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(key), .entrysize = sizeof(TrimmedLane), .hcxt = TopMemoryContext};
+
+		lanes = hash_create("outbox trimmed lanes", 256, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	trimmed = hash_search(lanes, key, HASH_ENTER, &found);
+	if (!found)
+		trimmed->entries = trimmed->cursors = 0;
+	return trimmed;
+}
+
+static bool
+trim_table(OutboxStatement *statement, const OutboxSubscription *s, int32 lane, int64 *reached)
+{
+	Datum		args[4] = {Int32GetDatum(s->id), Int32GetDatum(lane), Int32GetDatum(TRIM_ROWS), Int64GetDatum(*reached)};
+	bool		isnull;
+	int64		rows;
+	Datum		last;
+
+	outbox_store_run(statement, args, NULL, 0);
+	rows = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+	last = outbox_store_value(0, 2, &isnull);
+	if (!isnull)
+		*reached = DatumGetInt64(last);
+	return rows == TRIM_ROWS;
+}
+
 /* Behind the cursor nobody looks any more.  True when there is more of it. */
 static bool
 trim_lanes(const OutboxSubscription *s)
 {
-	Datum		args[3] = {Int32GetDatum(s->id), 0, Int32GetDatum(TRIM_ROWS)};
 	bool		more = false;
 
 	for (int lane = 0; lane < s->first_lane + s->lanes && !more; lane++)
 	{
-		args[1] = Int32GetDatum(lane);
-		more = outbox_store_run(&trim_entries, args, NULL, 0) == TRIM_ROWS;
-		more |= outbox_store_run(&trim_cursors, args, NULL, 0) == TRIM_ROWS;
+		TrimmedLane *trimmed = trimmed_lane(s->id, lane);
+
+		more = trim_table(&trim_entries, s, lane, &trimmed->entries);
+		more |= trim_table(&trim_cursors, s, lane, &trimmed->cursors);
 	}
 	return more;
 }

@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/trigger.h"
@@ -27,6 +28,8 @@
 #include "utils/syscache.h"
 
 #include "session.h"
+
+#define OWN_LOCK_TIMEOUT "5s"
 
 typedef struct Setting
 {
@@ -57,7 +60,7 @@ static const Setting process_settings[] = {
 	{"default_transaction_read_only", "off"},
 	{"default_transaction_deferrable", "off"},
 	{"statement_timeout", "0"},
-	{"lock_timeout", "5s"},		/* of our own statements; they never mean to wait */
+	{"lock_timeout", OWN_LOCK_TIMEOUT},		/* of our own statements; they never mean to wait */
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
 #ifdef OUTBOX_HAS_TRANSACTION_TIMEOUT
@@ -151,17 +154,37 @@ outbox_session_repin(void)
 	ResetAllOptions();
 }
 
+/*
+ * Outside of a transaction nothing is put on a stack, and calls of handlers find none: with
+ * something on it, PostgreSQL 15 goes through all its settings at the end of each nest level.
+ */
 void
 outbox_session_for_handlers(const char *search_path)
 {
+	Assert(!IsTransactionState());
 	for (int i = 0; i < lengthof(plan_settings); i++)
-	{
-		if (strcmp(default_plan_settings[i], plan_settings[i].value) != 0)
-			put_aside(plan_settings[i].name, default_plan_settings[i]);
-	}
-	put_aside("search_path", search_path);
-	put_aside("row_security", "on");
-	put_aside("lock_timeout", "0");
+		SetConfigOption(plan_settings[i].name, default_plan_settings[i], PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption("search_path", search_path, PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption("row_security", "on", PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION);
+}
+
+int
+outbox_session_begin_own(void)
+{
+	int			level = NewGUCNestLevel();
+
+	put_aside_plan_settings();
+	put_aside("search_path", "pg_catalog, pg_temp");
+	put_aside("row_security", "off");
+	put_aside("lock_timeout", OWN_LOCK_TIMEOUT);
+	return level;
+}
+
+void
+outbox_session_end_own(int level)
+{
+	AtEOXact_GUC(true, level);
 }
 
 void

@@ -30,8 +30,13 @@ extern void outbox_session_leave(OutboxSession *session);
  */
 extern void outbox_session_pin(bool synchronous_commit);
 
-/* in a nest level of the caller's: the settings that a handler finds, in place of the pinned ones */
+/*
+ * In our processes, before a transaction that runs handlers: what they find in place of the pinned
+ * settings, until outbox_session_repin().  Our own SQL in that transaction goes between begin_own and end_own.
+ */
 extern void outbox_session_for_handlers(const char *search_path);
+extern int	outbox_session_begin_own(void);
+extern void outbox_session_end_own(int level);
 
 /*
  * What search_path is by the server's configuration, without the settings of

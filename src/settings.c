@@ -30,7 +30,7 @@ int			outbox_dedup_window = 7 * MINS_PER_HOUR * HOURS_PER_DAY;
 int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
 int			outbox_test_clock_offset = 0;
 
-const char *const *outbox_settings_handler_context = NULL;
+const char *(*outbox_settings_handler_context) (OutboxContextField field) = NULL;
 
 static const struct config_enum_entry keep_message_options[] = {
 	{"none", KEEP_MESSAGE_NONE, false},
@@ -72,7 +72,7 @@ current_context(OutboxContextField field)
 	const char *value = context_values[field];
 
 	if (outbox_settings_handler_context != NULL && !by_handler)
-		value = outbox_settings_handler_context[field];
+		value = outbox_settings_handler_context(field);
 	return value != NULL ? value : "";
 }
 

@@ -38,11 +38,10 @@ extern void outbox_settings_define(void);
 
 /*
  * The value of a context setting, or NULL when empty.  While a handler runs
- * (outbox_settings_handler_context set, indexed by OutboxContextField, entries
- * may be NULL), a field that the handler has not set itself is the event's.
+ * (outbox_settings_handler_context set; it may give NULL), a field that the handler has not set itself is the event's.
  */
 extern const char *outbox_settings_context(OutboxContextField field);
-extern PGDLLIMPORT const char *const *outbox_settings_handler_context;
+extern PGDLLIMPORT const char *(*outbox_settings_handler_context) (OutboxContextField field);
 
 /* The wall clock of the extension: GetCurrentTimestamp() plus the test clock's offset. */
 extern TimestampTz outbox_settings_now(void);
