@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "lib/binaryheap.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -198,47 +199,118 @@ waits_at_gate(Run *run, OutboxDelivery *d)
 		outbox_settle_find_gate(d->lane, d->tenant_id, d->event_key, &d->gate_id);
 }
 
-static void
-read_lane(Run *run, OutboxLane *lane)
+/* a lane that is being read, and its next entry */
+typedef struct LaneReader
 {
-	OutboxBatch *batch = run->batch;
-	Oid			relid = outbox_extension_relid("lane_entry");
+	OutboxLane *lane;
 	OutboxScan	scan;
+	OutboxDelivery next;
+} LaneReader;
+
+/* False when the lane has no more. */
+static bool
+advance_lane(LaneReader *reader)
+{
+	OutboxDelivery *d = &reader->next;
 	bool		isnull;
 
-	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 3);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(lane->subscription_id));
-	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
-	outbox_store_set_key(&scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
-	outbox_store_rescan(&scan);
-	while (batch->count + batch->nparked < batch->limit && outbox_store_next(&scan, true))
-	{
-		OutboxDelivery *d = &batch->deliveries[batch->count];
+	if (!outbox_store_next(&reader->scan, true))
+		return false;
+	memset(d, 0, sizeof(*d));
+	d->lane = reader->lane;
+	d->position = DatumGetInt64(slot_getattr(reader->scan.slot, 3, &isnull));
+	d->event_id = *DatumGetUUIDP(slot_getattr(reader->scan.slot, 4, &isnull));
+	d->tid = *(ItemPointer) DatumGetPointer(slot_getattr(reader->scan.slot, 5, &isnull));
+	return true;
+}
 
-		memset(d, 0, sizeof(*d));
-		d->lane = lane;
-		d->position = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
-		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull));
-		d->tid = *(ItemPointer) DatumGetPointer(slot_getattr(scan.slot, 5, &isnull));
-		if (waits_at_gate(run, d))
-			batch->parked[batch->nparked++] = *d;
-		else
-			batch->count++;
+static void
+open_lane(LaneReader *reader, OutboxLane *lane, Oid relid, Oid index)
+{
+	reader->lane = lane;
+	outbox_store_begin_scan(&reader->scan, relid, index, GetActiveSnapshot(), 3);
+	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, Int32GetDatum(lane->subscription_id));
+	outbox_store_set_key(&reader->scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
+	outbox_store_set_key(&reader->scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
+	outbox_store_rescan(&reader->scan);
+}
+
+/* The smaller id comes first; a binaryheap has its largest on top. */
+static int
+compare_readers(Datum a, Datum b, void *arg)
+{
+	return outbox_event_id_compare(&((LaneReader *) DatumGetPointer(b))->next.event_id,
+								   &((LaneReader *) DatumGetPointer(a))->next.event_id);
+}
+
+static void
+take_delivery(Run *run, const OutboxDelivery *next)
+{
+	OutboxBatch *batch = run->batch;
+	OutboxDelivery *d = &batch->deliveries[batch->count];
+
+	*d = *next;
+	if (waits_at_gate(run, d))
+		batch->parked[batch->nparked++] = *d;
+	else
+		batch->count++;
+}
+
+/*
+ * The next entries of the lanes, each in its own order and all of them in that of event ids, so
+ * that their events and receipts lie side by side.  The very first is lanes[0]'s.
+ */
+static void
+merge_lanes(Run *run, LaneReader *readers, int n)
+{
+	OutboxBatch *batch = run->batch;
+	binaryheap *heads = binaryheap_allocate(Max(1, n), compare_readers, NULL);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!advance_lane(&readers[i]))
+			continue;
+		if (i == 0)
+		{
+			take_delivery(run, &readers[i].next);
+			if (!advance_lane(&readers[i]))
+				continue;
+		}
+		binaryheap_add_unordered(heads, PointerGetDatum(&readers[i]));
 	}
-	outbox_store_end_scan(&scan);
+	binaryheap_build(heads);
+	while (!binaryheap_empty(heads) && batch->count + batch->nparked < batch->limit)
+	{
+		LaneReader *reader = (LaneReader *) DatumGetPointer(binaryheap_first(heads));
+
+		take_delivery(run, &reader->next);
+		if (advance_lane(reader))
+			binaryheap_replace_first(heads, PointerGetDatum(reader));
+		else
+			(void) binaryheap_remove_first(heads);
+	}
+	binaryheap_free(heads);
 }
 
 static void
 assemble_from_lanes(Run *run)
 {
 	OutboxBatch *batch = run->batch;
+	Oid			relid = outbox_extension_relid("lane_entry");
+	Oid			index = outbox_store_primary_key(relid);
+	LaneReader *readers = palloc(Max(1, batch->nlanes) * sizeof(LaneReader));
+	int			n = 0;
 
 	batch->parked = palloc(batch->limit * sizeof(OutboxDelivery));
-	for (int i = 0; i < batch->nlanes && batch->count + batch->nparked < batch->limit; i++)
+	/* no more lanes than events, or each would be locked for nothing */
+	for (int i = 0; i < batch->nlanes && n < batch->limit; i++)
 	{
 		if (outbox_lease_lock(batch->lanes[i]))
-			read_lane(run, batch->lanes[i]);
+			open_lane(&readers[n++], batch->lanes[i], relid, index);
 	}
+	merge_lanes(run, readers, n);
+	for (int i = 0; i < n; i++)
+		outbox_store_end_scan(&readers[i].scan);
 }
 
 /* All that was parked has run: later events of the key need not be parked any more. */
@@ -701,9 +773,9 @@ write_progress(Run *run, int64 *progress)
 		if (progress[i] == batch->lanes[i]->cursor)
 			continue;
 		park_up_to(batch, batch->lanes[i], progress[i], &parked);
-		outbox_lease_move_cursor(batch->lanes[i], progress[i]);
 		batch->moved++;
 	}
+	outbox_lease_move_cursors(batch->nlanes, batch->lanes, progress);
 	if (parked != NULL)
 		outbox_store_close_writer(parked);
 }

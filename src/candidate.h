@@ -28,7 +28,7 @@ typedef struct OutboxCandidateList
 	OutboxSegment *segments;
 } OutboxCandidateList;
 
-#define OUTBOX_CANDIDATES_MAX 100000
+#define OUTBOX_CANDIDATES_MAX 200000
 
 /* which events to look for: rows of this incarnation that */
 typedef struct OutboxCandidateRange

@@ -331,17 +331,33 @@ outbox_lease_next_entry(OutboxLane *lane, int64 *position, pg_uuid_t *event_id)
 	return true;
 }
 
+/* Those that have not moved are left out. */
+void
+outbox_lease_move_cursors(int nlanes, OutboxLane **lanes, const int64 *positions)
+{
+	OutboxWriter *cursors = NULL;
+	bool		nulls[3] = {false};
+
+	for (int i = 0; i < nlanes; i++)
+	{
+		Datum		values[3] = {
+			Int32GetDatum(lanes[i]->subscription_id), Int32GetDatum(lanes[i]->lane), Int64GetDatum(positions[i])
+		};
+
+		if (positions[i] == lanes[i]->cursor)
+			continue;
+		if (cursors == NULL)
+			cursors = outbox_store_open_writer(outbox_extension_relid("lane_cursor"));
+		outbox_store_put(cursors, values, nulls);
+	}
+	if (cursors != NULL)
+		outbox_store_close_writer(cursors);
+}
+
 void
 outbox_lease_move_cursor(OutboxLane *lane, int64 position)
 {
-	OutboxWriter *cursors = outbox_store_open_writer(outbox_extension_relid("lane_cursor"));
-	Datum		values[3] = {
-		Int32GetDatum(lane->subscription_id), Int32GetDatum(lane->lane), Int64GetDatum(position)
-	};
-	bool		nulls[3] = {false};
-
-	outbox_store_put(cursors, values, nulls);
-	outbox_store_close_writer(cursors);
+	outbox_lease_move_cursors(1, &lane, &position);
 }
 
 /* Remains held when somebody has the row locked just now: then it is tried again. */

@@ -63,8 +63,9 @@ extern bool outbox_lease_lock(OutboxLane *lane);
 /* the first entry beyond the cursor */
 extern bool outbox_lease_next_entry(OutboxLane *lane, int64 *position, pg_uuid_t *event_id);
 
-/* append how far the lane has been worked; the caller sets lane->cursor once that has committed */
+/* append how far lanes have been worked; the caller sets lane->cursor once that has committed */
 extern void outbox_lease_move_cursor(OutboxLane *lane, int64 position);
+extern void outbox_lease_move_cursors(int nlanes, OutboxLane **lanes, const int64 *positions);
 
 /* give back the leases not used since then, in the transaction at hand; returns how many remain */
 extern int	outbox_lease_give_back(int64 unused_since);
