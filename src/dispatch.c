@@ -42,6 +42,7 @@
 #define PROBLEM_PAUSE_US	USECS_PER_SEC	/* before a stopped subscription is tried again */
 #define ROLE_TURN_US		USECS_PER_SEC	/* a process serves its role at least so long */
 #define RECHECK_MS			20	/* when there is work, but not for us just now */
+#define INTERRUPTED_FOR_FREE 3	/* the same event's handler ended by SIGTERM so often in a row uses an attempt */
 #define CONFLICT_RETRIES	3	/* of a serialization failure or deadlock, at once and for free */
 
 /* what this process remembers of a subscription */
@@ -585,6 +586,16 @@ record_failure(Round *round, OutboxBatch *batch, OutboxDelivery *d)
 		d->lane->cursor = Max(d->lane->cursor, d->position);
 }
 
+/* Ended by SIGTERM once too often. */
+static void
+record_ended(Round *round, OutboxBatch *batch, OutboxDelivery *d)
+{
+	OutboxFailure ended = {.sqlstate = "57P01", .code = OUTBOX_CODE_WORKER_DIED};
+
+	batch->failure = ended;
+	record_failure(round, batch, d);
+}
+
 /* Not run to the end because the worker must stop: as if it had not been started. */
 static void
 put_back(Round *round, OutboxDelivery *d)
@@ -592,6 +603,32 @@ put_back(Round *round, OutboxDelivery *d)
 	begin_transaction();
 	if (outbox_lease_lock(d->lane))
 		outbox_settle_put_back(round->subscription, d);
+	commit_transaction();
+}
+
+/*
+ * An administrator's SIGTERM uses no attempt.  But when it ends the handler of one event
+ * again and again, the handler may be what sends it: then the lanes are worked carefully, and
+ * the event pays (see run_started).
+ */
+static void
+note_interrupted(Round *round, OutboxBatch *batch)
+{
+	OutboxDatabase *db = round->db;
+	pg_uuid_t  *event;
+
+	if (batch->count == 0 || batch->stage != STAGE_HANDLER)
+		return;
+	event = &batch->deliveries[Max(batch->failed_index, 0)].event_id;
+	if (memcmp(&db->interrupted_event, event, sizeof(pg_uuid_t)) != 0)
+		db->interrupted_times = 0;
+	db->interrupted_event = *event;
+	db->interrupted_times++;
+	if (db->interrupted_times < 2 || batch->source == BATCH_STARTED)
+		return;
+	begin_transaction();
+	for (int i = 0; i < batch->nlanes; i++)
+		outbox_lease_mark_careful(round->subscription, batch->lanes[i]);
 	commit_transaction();
 }
 
@@ -604,7 +641,10 @@ handle_failure(Round *round, OutboxBatch *batch)
 
 	memo->look_again = true;
 	if (batch->interruption == INTERRUPTED_SHUTDOWN)
+	{
+		note_interrupted(round, batch);
 		return;
+	}
 	if (batch->stage == STAGE_RECEIPTS)
 	{
 		if (memo->check_receipts)
@@ -721,7 +761,10 @@ run_started(Round *round, OutboxDelivery *d)
 		batch.check_receipts = round->memo->check_receipts;
 	} while (batch.failed && d->lane->held && !time_is_up(round) &&
 			 (batch.stage == STAGE_RECEIPTS || (is_conflict(&batch) && round->memo->conflicts > 0)));
-	if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
+	if (batch.failed && batch.interruption == INTERRUPTED_SHUTDOWN &&
+		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
+		record_ended(round, &batch, d);
+	else if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
 						 (is_conflict(&batch) && round->memo->conflicts > 0)))
 		put_back(round, d);
 }
@@ -1027,7 +1070,7 @@ outbox_dispatch_round(OutboxProcess *self)
 		last_served = (int32) pg_atomic_read_u32(&round.db->next_subscription) - 1;
 	begin_transaction();
 	outbox_extension_incarnation(&known);
-	if (!known.held)
+	if (known.recorded && !known.held)
 		turn = choose(&round);
 	commit_transaction();
 	if (turn != TURN_OURS)

@@ -163,7 +163,8 @@ load_incarnation(void)
 		known_incarnation.held = false;
 		known_incarnation.incarnation = 1;
 	}
-	incarnation_valid = (invalidations == incarnation_invalidations);
+	/* a restore writes the rows by COPY, which tells nobody: until there is one, look each time */
+	incarnation_valid = known_incarnation.recorded && invalidations == incarnation_invalidations;
 }
 
 void

@@ -42,17 +42,17 @@ static OutboxStatement look_at_lanes = {
 	"  and x.lane = l.lane and x.status = 'IN_PROGRESS'),"
 	" exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
 	"  and x.lane = l.lane and x.status = 'DISCARDED' and not x.gate_released)"
-	" or ($4 and exists (select from outbox.gate g, outbox.delivery_exception x where g.subscription_id = l.subscription_id"
+	" or ($3 and exists (select from outbox.gate g, outbox.delivery_exception x where g.subscription_id = l.subscription_id"
 	"  and g.lane = l.lane and x.subscription_id = g.subscription_id and x.event_id = g.held_by"
 	"  and x.status = 'REVIEW_REQUIRED')),"
 	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane"
 	"  and g.held_by is null),"
 	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane)"
 	" from outbox.lane l where l.subscription_id = $1 and (l.lane = any ($2) or $2 is null)"
-	" and (l.lane >= $3 or $3 = 0 or exists (select from outbox.lane o where o.subscription_id = $1 and o.lane < $3))"
-	" and (l.lane < $3 or not exists (select from outbox.lane o where o.subscription_id = $1 and o.lane < $3))"
+	/* of the oldest generation: those of one have their base in common */
+	" and l.base = (select min(o.base) from outbox.lane o where o.subscription_id = $1)"
 	" order by l.lane",
-	4, {INT4OID, INT4ARRAYOID, INT4OID, BOOLOID}
+	3, {INT4OID, INT4ARRAYOID, BOOLOID}
 };
 
 static OutboxStatement lock_for_takeover = {
@@ -80,6 +80,11 @@ static OutboxStatement take_lane = {
 static OutboxStatement lock_by_token = {
 	"select 1 from outbox.lane where token = $1 for key share skip locked",
 	1, {UUIDOID}
+};
+
+static OutboxStatement mark_careful = {
+	"update outbox.lane set careful_through = $2 where token = $1",
+	2, {UUIDOID, INT8OID}
 };
 
 static OutboxStatement select_next_entry = {
@@ -204,11 +209,8 @@ int
 outbox_lease_look(const OutboxSubscription *subscription, OutboxDatabase *db,
 				  int nlanes, const int32 *lanes, OutboxLane ***found)
 {
-	Datum		args[4] = {
-		Int32GetDatum(subscription->id), 0, Int32GetDatum(subscription->first_lane),
-		BoolGetDatum(!subscription->block_on_review)
-	};
-	char		nulls[4] = {' ', nlanes < 0 ? 'n' : ' ', ' ', ' '};
+	Datum		args[3] = {Int32GetDatum(subscription->id), 0, BoolGetDatum(!subscription->block_on_review)};
+	char		nulls[3] = {' ', nlanes < 0 ? 'n' : ' ', ' '};
 	uint64		n;
 
 	remember_counts(subscription, db, nlanes, lanes);
@@ -314,6 +316,18 @@ outbox_lease_lock(OutboxLane *lane)
 		return true;
 	lane->held = false;
 	return false;
+}
+
+void
+outbox_lease_mark_careful(const OutboxSubscription *subscription, OutboxLane *lane)
+{
+	Datum		args[2] = {
+		UUIDPGetDatum(&lane->token),
+		Int64GetDatum(careful_reach(subscription, lane->cursor, lane->end, lane->careful_through))
+	};
+
+	if (lane->held)
+		outbox_store_run(&mark_careful, args, NULL, 0);
 }
 
 bool

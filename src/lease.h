@@ -67,6 +67,9 @@ extern bool outbox_lease_next_entry(OutboxLane *lane, int64 *position, pg_uuid_t
 extern void outbox_lease_move_cursor(OutboxLane *lane, int64 position);
 extern void outbox_lease_move_cursors(int nlanes, OutboxLane **lanes, const int64 *positions);
 
+/* whoever leases the lane next works what a batch may have reached one by one; in the transaction at hand */
+extern void outbox_lease_mark_careful(const OutboxSubscription *subscription, OutboxLane *lane);
+
 /* give back the leases not used since then, in the transaction at hand; returns how many remain */
 extern int	outbox_lease_give_back(int64 unused_since);
 

@@ -41,25 +41,32 @@ static OutboxStatement any_unjoined = {
 	"select 1 from outbox.subscription_state where not joined limit 1"
 };
 
-/* the lanes of a routing generation before, and whether all they were given has been worked */
-static OutboxStatement select_old_lanes = {
-	"select count(*), bool_and(l.token is null and not exists ("
+/* routing generations, the oldest first: their lanes have the base in common */
+static OutboxStatement select_generations = {
+	"select l.base, min(l.lane), count(*)::integer from outbox.lane l where l.subscription_id = $1"
+	" group by l.base order by l.base limit 2",
+	1, {INT4OID}
+};
+
+/* has all that it was given been worked, and does nobody lease it? */
+static OutboxStatement is_drained = {
+	"select bool_and(l.token is null and not exists ("
 	" select from outbox.lane_entry e where e.subscription_id = l.subscription_id and e.lane = l.lane"
 	" and e.position > coalesce((select c.position from outbox.lane_cursor c where c.subscription_id = l.subscription_id"
 	"  and c.lane = l.lane order by c.position desc limit 1), l.base)))"
-	" from outbox.lane l where l.subscription_id = $1 and l.lane < $2",
-	2, {INT4OID, INT4OID}
+	" from outbox.lane l where l.subscription_id = $1 and l.lane >= $2 and l.lane < $3",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement lock_old_lanes = {
-	"select 1 from outbox.lane where subscription_id = $1 and lane < $2 for update skip locked",
-	2, {INT4OID, INT4OID}
+	"select 1 from outbox.lane where subscription_id = $1 and lane >= $2 and lane < $3 for update skip locked",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement select_moving = {
 	"select event_id, replay_no, tenant_id, event_key from outbox.delivery_exception"
-	" where subscription_id = $1 and lane < $2",
-	2, {INT4OID, INT4OID}
+	" where subscription_id = $1 and lane >= $2 and lane < $3",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement move_exception = {
@@ -68,8 +75,9 @@ static OutboxStatement move_exception = {
 };
 
 static OutboxStatement select_moving_gates = {
-	"select gate_id, tenant_id, event_key from outbox.gate where subscription_id = $1 and lane < $2",
-	2, {INT4OID, INT4OID}
+	"select gate_id, tenant_id, event_key from outbox.gate"
+	" where subscription_id = $1 and lane >= $2 and lane < $3",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement move_gate = {
@@ -78,8 +86,8 @@ static OutboxStatement move_gate = {
 };
 
 static OutboxStatement delete_old_lanes = {
-	"delete from outbox.lane where subscription_id = $1 and lane < $2",
-	2, {INT4OID, INT4OID}
+	"delete from outbox.lane where subscription_id = $1 and lane >= $2 and lane < $3",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 /* $4: up to where it was trimmed before, so that what vacuum cannot remove yet is not passed over again */
@@ -134,24 +142,31 @@ seal_segments(int incarnation)
 
 /* ---------------------------------------------------------------- generations of lanes */
 
-static int32
-lane_of_hash(const OutboxSubscription *s, uint64 hash)
+/* a routing generation: some lanes with numbers in a row */
+typedef struct Generation
 {
-	return s->first_lane + (int32) (hash % (uint64) s->lanes);
+	int32		first_lane;
+	int32		lanes;
+} Generation;
+
+static int32
+lane_of_hash(const Generation *g, uint64 hash)
+{
+	return g->first_lane + (int32) (hash % (uint64) g->lanes);
 }
 
 /* tenant_id is '' for none, as in the tables */
 static int32
-lane_of_key(const OutboxSubscription *s, const char *tenant_id, const char *event_key)
+lane_of_key(const Generation *g, const char *tenant_id, const char *event_key)
 {
-	return lane_of_hash(s, outbox_pattern_key_hash(tenant_id[0] != '\0' ? tenant_id : NULL, strlen(tenant_id),
+	return lane_of_hash(g, outbox_pattern_key_hash(tenant_id[0] != '\0' ? tenant_id : NULL, strlen(tenant_id),
 												   event_key, strlen(event_key)));
 }
 
 static int32
-lane_of_event(const OutboxSubscription *s, const pg_uuid_t *event_id)
+lane_of_event(const Generation *g, const pg_uuid_t *event_id)
 {
-	return lane_of_hash(s, outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN));
+	return lane_of_hash(g, outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN));
 }
 
 static char *
@@ -163,12 +178,12 @@ text_or_null(uint64 row, int column)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
-/* What has not gone well moves to the lanes where its key's later events are. */
+/* What has not gone well moves to the lanes where its key's next events are. */
 static void
-move_exceptions(const OutboxSubscription *s)
+move_exceptions(const OutboxSubscription *s, const Datum *old, const Generation *next)
 {
-	Datum		args[4] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
-	uint64		n = outbox_store_run(&select_moving, args, NULL, 0);
+	Datum		args[4] = {Int32GetDatum(s->id)};
+	uint64		n = outbox_store_run(&select_moving, old, NULL, 0);
 	SPITupleTable *rows = SPI_tuptable;
 
 	for (uint64 i = 0; i < n; i++)
@@ -182,16 +197,16 @@ move_exceptions(const OutboxSubscription *s)
 		args[1] = UUIDPGetDatum(&id);
 		args[2] = outbox_store_value(i, 2, &isnull);
 		key = text_or_null(i, 4);
-		args[3] = Int32GetDatum(key != NULL ? lane_of_key(s, text_or_null(i, 3), key) : lane_of_event(s, &id));
+		args[3] = Int32GetDatum(key != NULL ? lane_of_key(next, text_or_null(i, 3), key) : lane_of_event(next, &id));
 		outbox_store_run(&move_exception, args, NULL, 0);
 	}
 }
 
 static void
-move_gates(const OutboxSubscription *s)
+move_gates(const Datum *old, const Generation *next)
 {
-	Datum		args[2] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
-	uint64		n = outbox_store_run(&select_moving_gates, args, NULL, 0);
+	Datum		args[2];
+	uint64		n = outbox_store_run(&select_moving_gates, old, NULL, 0);
 	SPITupleTable *rows = SPI_tuptable;
 
 	for (uint64 i = 0; i < n; i++)
@@ -200,37 +215,50 @@ move_gates(const OutboxSubscription *s)
 
 		SPI_tuptable = rows;
 		args[0] = outbox_store_value(i, 1, &isnull);
-		args[1] = Int32GetDatum(lane_of_key(s, text_or_null(i, 2), text_or_null(i, 3)));
+		args[1] = Int32GetDatum(lane_of_key(next, text_or_null(i, 2), text_or_null(i, 3)));
 		outbox_store_run(&move_gate, args, NULL, 0);
 	}
 }
 
+static void
+read_generation(uint64 row, Generation *generation)
+{
+	bool		isnull;
+
+	generation->first_lane = DatumGetInt32(outbox_store_value(row, 2, &isnull));
+	generation->lanes = DatumGetInt32(outbox_store_value(row, 3, &isnull));
+}
+
 /*
- * A change of `lanes` began a new generation: its lanes are worked once the old ones are
- * drained.  They end here, in the router, which appends to the new ones only by then.
- * False when there is still something in the old ones.
+ * A change of `lanes` begins a new generation; only the oldest one is worked.  When it is
+ * drained it ends here, in the router, and not before this process appends to a later one.
+ * False when there is still more than one.
  */
 static bool
 end_generation(const OutboxSubscription *s)
 {
-	Datum		args[2] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane)};
+	Datum		args[3] = {Int32GetDatum(s->id)};
+	Generation	old;
+	Generation	next;
 	bool		isnull;
-	int64		lanes;
 
-	if (s->first_lane == 0)
+	if (s->first_lane == 0 || outbox_store_run(&select_generations, args, NULL, 2) < 2)
 		return true;
-	outbox_store_run(&select_old_lanes, args, NULL, 1);
-	lanes = DatumGetInt64(outbox_store_value(0, 1, &isnull));
-	if (lanes == 0)
-		return true;
-	if (!DatumGetBool(outbox_store_value(0, 2, &isnull)) ||
-		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) lanes)
+	read_generation(0, &old);
+	read_generation(1, &next);
+	if (old.first_lane + old.lanes > s->first_lane)
 		return false;
-	move_exceptions(s);
-	move_gates(s);
+	args[1] = Int32GetDatum(old.first_lane);
+	args[2] = Int32GetDatum(old.first_lane + old.lanes);
+	outbox_store_run(&is_drained, args, NULL, 1);
+	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) ||
+		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) old.lanes)
+		return false;
+	move_exceptions(s, args, &next);
+	move_gates(args, &next);
 	outbox_store_run(&delete_old_lanes, args, NULL, 0);
 	outbox_wakeup_workers();
-	return true;
+	return false;
 }
 
 /* Those that wait for it wait for us: looked at in each step, until there is none. */
@@ -360,7 +388,7 @@ outbox_maintenance_step(void)
 	SPI_connect();
 	outbox_extension_incarnation(&known);
 	n = outbox_subscription_all(&subscriptions);
-	if (!known.held)
+	if (known.recorded && !known.held)
 	{
 		end_generations(subscriptions, n);
 		if (!pausing)

@@ -47,6 +47,7 @@
 #include "snapshot.h"
 #include "store.h"
 #include "subscription.h"
+#include "wakeup.h"
 
 #define CHUNK_EVENTS		5000	/* routed in one transaction */
 #define DELAYED_EVENTS		1000	/* due ones moved in one transaction */
@@ -92,6 +93,17 @@ static OutboxStatement select_open_incarnation = {
 	" and pg_snapshot_xmax(t.target)::text = '9223372036854775807')"
 	" order by i.incarnation limit 1",
 	1, {INT4OID}
+};
+
+static OutboxStatement free_lanes = {
+	"update outbox.lane set token = null, holder = null, worker = null, taken_at = null, expires_at = null"
+	" where token is not null"
+};
+
+static OutboxStatement put_back_started = {
+	"update outbox.delivery_exception set status = 'RETRY', attempts = attempts - 1, next_attempt_at = $1, worker = null"
+	" where status = 'IN_PROGRESS'",
+	1, {TIMESTAMPTZOID}
 };
 
 static OutboxStatement insert_incarnation = {
@@ -625,7 +637,7 @@ prepare_round(void)
 	OutboxPlacement placement;
 
 	outbox_extension_incarnation(&known);
-	if (known.held || !take_router_lock())
+	if (known.held || !known.recorded || !take_router_lock())
 		return false;
 	if (!loaded || (incarnation != known.incarnation && !incarnation_over) ||
 		(incarnation_over && !tick_open && outbox_placement_unjoined() == 0))
@@ -653,6 +665,7 @@ outbox_routing_round(void)
 	if (!prepare_round())
 	{
 		commit_transaction();
+		outbox_routing_reset(); /* what is known now may be different when its turn comes */
 		return outbox_poll_interval;
 	}
 	/* the tick comes first: what new subscriptions catch up to is then recent */
@@ -684,6 +697,13 @@ outbox_routing_activate(void)
 	args[2] = ObjectIdGetDatum(MyDatabaseId);
 	args[3] = TimestampTzGetDatum(outbox_settings_now());
 	outbox_store_run(&insert_incarnation, args, NULL, 0);
+	/* leases and starts on record are those of processes of the database that was copied */
+	outbox_store_run(&free_lanes, NULL, NULL, 0);
+	outbox_store_run(&put_back_started, &args[3], NULL, 0);
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
+	CacheInvalidateRelcacheByRelid(outbox_extension_relid("segment"));
+	outbox_subscription_changed();
+	outbox_wakeup_router();
+	outbox_wakeup_workers();
 	return true;
 }

@@ -141,6 +141,7 @@ outbox_session_pin(bool synchronous_commit)
 													   GetConfigOption(plan_settings[i].name, false, false));
 		pin(plan_settings[i].name, plan_settings[i].value);
 	}
+	pin("role", "none");
 	for (int i = 0; i < lengthof(process_settings); i++)
 		pin(process_settings[i].name, process_settings[i].value);
 	pin("synchronous_commit", synchronous_commit ? "on" : "off");

@@ -262,7 +262,8 @@ outbox_shmem_find_process(int64 process_id)
 	{
 		OutboxProcess *process = &outbox_shared->processes[i];
 
-		if (process->kind != PROCESS_FREE && process->process_id == process_id)
+		if (process->kind != PROCESS_FREE && process->process_id == process_id &&
+			process->database == MyDatabaseId)
 			found = process;
 	}
 	LWLockRelease(outbox_shared->lock);

@@ -26,6 +26,8 @@ typedef struct OutboxDatabase
 	bool		probe;			/* the launcher should look whether the extension is there */
 	int			bars;			/* statements under way that keep our processes out */
 	pg_atomic_uint32 router_slot;	/* index of the router's slot + 1, or 0 */
+	pg_uuid_t	interrupted_event;	/* whose handler SIGTERM has ended last, and how often in a row */
+	uint32		interrupted_times;
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
 } OutboxDatabase;
@@ -112,7 +114,7 @@ extern OutboxDatabase *outbox_shmem_ensure_database(Oid oid);
 extern uint64 outbox_shmem_next_id_time(int count);
 extern void outbox_shmem_merge_id_time(uint64 id_time);
 
-/* is the process that calls itself process_id alive?  its slot, or NULL */
+/* is the process of this database that calls itself process_id alive?  its slot, or NULL */
 extern OutboxProcess *outbox_shmem_find_process(int64 process_id);
 
 /* hints that a lane may hold work */

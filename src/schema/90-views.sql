@@ -236,7 +236,9 @@ select s.subscription,
        t.outage_until,
        t.stopped_at,
        t.stopped_code,
-       t.stopped_reason,
+       case when outbox.is_held() then 'the database was restored or cloned: outbox.activate() makes it live'
+            when current_setting('outbox.dispatch') = 'off' then 'the setting outbox.dispatch is off'
+            else t.stopped_reason end as stopped_reason,
        not t.joined as catching_up,
        outbox.is_held() as held,
        s.event_types,
@@ -307,7 +309,7 @@ cross join lateral (
           where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
-'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
+'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
 Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked.';
 
 create view outbox.operator_log as
