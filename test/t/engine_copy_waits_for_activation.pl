@@ -1,0 +1,75 @@
+# A database restored from a dump, or cloned, routes and delivers nothing until outbox.activate(); from
+# then on what was not delivered before is, once, and what is published too.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses qw(is_served);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_engine('main', "outbox.poll_interval = '200ms'\noutbox.workers = 1\n");
+my $dump = $node->basedir . '/dump';
+
+sub ask { return $node->safe_psql($_[0], $_[1]) }
+
+sub comes
+{
+	my ($database, $query, $expected, $name) = @_;
+	return ok($node->poll_query_until($database, "select ($query)::text = '$expected'"), $name);
+}
+
+sub one_each
+{
+	my ($database, $types) = @_;
+	return comes($database, q{select string_agg(event_type || ' ' || n, ', ' order by event_type) from (select event_type, count(*) as n from effect group by 1) x},
+		join(', ', map { "$_ 1" } @$types), "$database: one effect for each of @$types");
+}
+
+$node->safe_psql('postgres', 'create database origin');
+ask('origin', q{
+	create extension outbox;
+	create table effect (event_id uuid, event_type text);
+	create function note(e outbox.event) returns void language sql begin atomic insert into effect values (e.event_id, e.event_type); end;
+	create function fail(e outbox.event) returns void language plpgsql as 'begin raise division_by_zero; end';
+	select outbox.subscribe('notes', '{#}', 'public.note', lanes => 4);
+	select outbox.subscribe('fails', '{a.done}', 'public.fail');
+	select outbox.publish('a.done', event_key => 'k')});
+ask('origin', 'call outbox.drain()');
+# leased, as every lane that was worked is for some seconds; delayed; and not routed yet
+ask('origin', q{select outbox.publish('b.delayed', event_key => 'k', deliver_at => clock_timestamp() + interval '3 s')});
+comes('origin', 'select count(*) from outbox.delayed', '1', 'a delayed event waits');
+
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('origin') ], 'dumped');
+$node->safe_psql('postgres', 'create database copy');
+$node->command_ok([ 'pg_restore', '-d', $node->connstr('copy'), $dump ], 'restored, while the processes of the copy run');
+is(ask('copy', q{select distinct held || ' ' || (stopped_reason like '%outbox.activate()%') from outbox.subscription_status}), 'true true', 'the copy is held and says so');
+ask('copy', q{select outbox.publish('c.held', event_key => 'k')});
+# the origin's delayed event comes due; the copy's processes have long looked
+one_each('origin', [qw(a.done b.delayed)]);
+is(ask('copy', 'select count(*) from effect'), '1', 'nothing is delivered in the copy');
+
+is(ask('copy', 'select outbox.activate()'), 't', 'activated');
+ask('copy', q{select outbox.publish('d.live', event_key => 'k')});
+ask('copy', 'call outbox.drain()');
+one_each('copy', [qw(a.done b.delayed c.held d.live)]);
+is(ask('copy', q{select string_agg(status, ',' order by event_type) from outbox.delivery join outbox.event using (event_id) where subscription = 'notes'}),
+	'COMPLETED,COMPLETED,COMPLETED,COMPLETED', 'all are completed');
+is(ask('copy', q{select count(*) from outbox.review_required}), '1', 'what was in review still is');
+is(ask('copy', 'select outbox.activate()'), 'f', 'a second time there is nothing to activate');
+
+# a clone: its leases name living processes of the origin
+ask('origin', q{select outbox.publish('e.before', event_key => 'k')});
+ask('origin', 'call outbox.drain()');
+$node->safe_psql('postgres', 'create database clone template origin');
+ask('clone', q{select outbox.publish('f.held', event_key => 'k')});
+is(ask('clone', 'select outbox.activate()'), 't', 'the clone is activated');
+ask('clone', 'call outbox.drain()');
+one_each('clone', [qw(a.done b.delayed e.before f.held)]);
+ask('origin', q{select outbox.publish('g.after', event_key => 'k')});
+ask('origin', 'call outbox.drain()');
+one_each('origin', [qw(a.done b.delayed e.before g.after)]);
+
+$node->stop;
+done_testing();

@@ -1,0 +1,30 @@
+# SIGTERM uses no attempt, but a handler that sends it to its own worker is in review after
+# max_attempts all the same, and its neighbours complete.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use Test::More;
+
+my $node = new_engine('main', "outbox.poll_interval = '200ms'\noutbox.workers = 1\n");
+make_effects($node, 'effect', q{if e.event_type = 't.bad' then perform pg_terminate_backend(pg_backend_pid()), pg_sleep(10); end if;});
+sql($node, q{select outbox.subscribe('s', '{t.*}', 'public.effect_handler', max_attempts => 2, backoff_base => '10 ms', lanes => 1)});
+sql($node, q{select outbox.publish('t.good', event_key => 'a'), outbox.publish('t.bad', event_key => 'b'), outbox.publish('t.good', event_key => 'c')});
+comes_true($node, 60, q{select count(*) = 2 from effect}, 'the good ones complete');
+comes_true($node, 60, q{select count(*) = 1 from outbox.review_required where attempts = 2 and error_code = 'worker_died'}, 'the bad one is in review');
+
+# a single SIGTERM in mid-handler costs nothing
+make_effects($node, 'patient', q{perform pg_advisory_xact_lock(1);});
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('select pg_advisory_lock(1)');
+sql($node, q{select outbox.subscribe('p', '{p}', 'public.patient_handler', max_attempts => 1); select outbox.publish('p')});
+comes_true($node, 20, q{select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'}, 'a handler is at work');
+sql($node, q{select pg_terminate_backend(pid) from outbox.worker_status where process = 'worker'});
+$holder->query_safe('select pg_advisory_unlock(1)');
+$holder->quit;
+comes_true($node, 20, q{select count(*) = 1 from patient}, 'the event completes');
+is_sql($node, q{select count(*) from outbox.attempt where subscription = 'p'}, '0', 'no attempt was used');
+
+$node->stop;
+done_testing();
