@@ -35,7 +35,7 @@
 #include "subscription.h"
 
 #define FIRST_BATCH			32	/* events; doubles while all goes well */
-#define GATE_BATCH			32		/* parked events: all of them run, whatever time and subtransactions they take */
+#define GATE_BATCH			32	/* parked events: all of them run, whatever time and subtransactions they take */
 #define CAREFUL_BATCH		4	/* after a holder died */
 #define FULL_LOOK_US		(5 * USECS_PER_SEC) /* all lanes, in case a hint was missed */
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
@@ -759,13 +759,14 @@ run_started(Round *round, OutboxDelivery *d)
 		batch.deliveries = d;
 		run_batch(round, &batch);
 		batch.check_receipts = round->memo->check_receipts;
-	} while (batch.failed && d->lane->held && !time_is_up(round) &&
-			 (batch.stage == STAGE_RECEIPTS || (is_conflict(&batch) && round->memo->conflicts > 0)));
+	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
+			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
+			  (is_conflict(&batch) && round->memo->conflicts > 0)));
 	if (batch.failed && batch.interruption == INTERRUPTED_SHUTDOWN &&
 		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
 		record_ended(round, &batch, d);
 	else if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
-						 (is_conflict(&batch) && round->memo->conflicts > 0)))
+							  (is_conflict(&batch) && round->memo->conflicts > 0)))
 		put_back(round, d);
 }
 

@@ -18,11 +18,13 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "event_id.h"
 #include "extension.h"
 #include "maintenance.h"
 #include "pattern.h"
 #include "segment.h"
 #include "settings.h"
+#include "shmem.h"
 #include "store.h"
 #include "subscription.h"
 #include "wakeup.h"
@@ -370,6 +372,25 @@ take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
 	return trim_rest(incarnation);
 }
 
+/* A publisher waits for a segment, and no process could be had to make it. */
+static void
+make_wanted_segment(void)
+{
+	OutboxDatabase *db = outbox_shmem_my_database();
+	OutboxIdTime wanted = db == NULL ? 0 : pg_atomic_read_u64(&db->segment_wanted);
+	pg_uuid_t	id;
+
+	if (wanted == 0)
+		return;
+	outbox_event_id_floor(wanted, &id);
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	(void) outbox_segment_provide(&id, false);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pg_atomic_compare_exchange_u64(&db->segment_wanted, &wanted, 0);
+}
+
 bool
 outbox_maintenance_step(void)
 {
@@ -382,6 +403,7 @@ outbox_maintenance_step(void)
 	bool		more = false;
 	int			n;
 
+	make_wanted_segment();
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());

@@ -117,6 +117,7 @@ static OutboxStatement insert_incarnation = {
 void
 outbox_routing_reset(void)
 {
+	MemoryContextSwitchTo(TopMemoryContext);	/* the current one may be about to go */
 	loaded = false;
 	outbox_placement_reset();
 	due_cursor = DT_NOBEGIN;

@@ -27,12 +27,17 @@
 #include "utils/timestamp.h"
 
 #include "extension.h"
+#include "event_id.h"
 #include "segment.h"
 #include "segment_worker.h"
 #include "session.h"
+#include "shmem.h"
 
 /* after this time the publisher helps itself */
 #define PATIENCE_MS 5000
+
+/* between two looks whether the router has made it */
+#define ASKED_MS 10
 
 /* ---------------------------------------------------------------- the publisher's side */
 
@@ -91,6 +96,27 @@ wait_for_process(BackgroundWorkerHandle *handle)
 	}
 }
 
+/* No process can be had for it: the router makes it in its next round of upkeep. */
+static bool
+ask_router(const pg_uuid_t *id)
+{
+	OutboxDatabase *db = outbox_shmem_my_database();
+	TimestampTz give_up_at = GetCurrentTimestamp() + PATIENCE_MS * INT64CONST(1000);
+
+	if (db == NULL || pg_atomic_read_u32(&db->router_slot) == 0)
+		return false;
+	pg_atomic_write_u64(&db->segment_wanted, outbox_event_id_time_of(id));
+	outbox_shmem_wake_router(db);
+	while (pg_atomic_read_u64(&db->segment_wanted) != 0 && GetCurrentTimestamp() < give_up_at)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ASKED_MS,
+						 outbox_compat_wait_event("OutboxSegment"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return pg_atomic_read_u64(&db->segment_wanted) == 0;
+}
+
 /*
  * The lock is not kept: it only lets one publisher ask at a time.  Who had to wait for it finds the
  * segment made, most likely, and looks first.
@@ -115,6 +141,8 @@ outbox_segment_worker_provide(const pg_uuid_t *id)
 		started = start_process(id, &handle);
 		if (started)
 			wait_for_process(handle);
+		else
+			started = ask_router(id);
 	}
 	LockRelease(&tag, ExclusiveLock, false);
 	return waited || started;

@@ -60,7 +60,7 @@ static const Setting process_settings[] = {
 	{"default_transaction_read_only", "off"},
 	{"default_transaction_deferrable", "off"},
 	{"statement_timeout", "0"},
-	{"lock_timeout", OWN_LOCK_TIMEOUT},		/* of our own statements; they never mean to wait */
+	{"lock_timeout", OWN_LOCK_TIMEOUT}, /* of our own statements; they never mean to wait */
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
 #ifdef OUTBOX_HAS_TRANSACTION_TIMEOUT

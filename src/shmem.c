@@ -104,6 +104,8 @@ create_shmem(void)
 			OutboxDatabase *db = &outbox_shared->databases[i];
 
 			pg_atomic_init_u32(&db->router_slot, 0);
+			pg_atomic_init_u64(&db->segment_wanted, 0);
+			pg_atomic_init_u32(&db->next_subscription, 0);
 			pg_atomic_init_u32(&db->next_subscription, 0);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);

@@ -26,6 +26,7 @@ typedef struct OutboxDatabase
 	bool		probe;			/* the launcher should look whether the extension is there */
 	int			bars;			/* statements under way that keep our processes out */
 	pg_atomic_uint32 router_slot;	/* index of the router's slot + 1, or 0 */
+	pg_atomic_uint64 segment_wanted;	/* OutboxIdTime that a publisher has no segment for, or 0 */
 	pg_uuid_t	interrupted_event;	/* whose handler SIGTERM has ended last, and how often in a row */
 	uint32		interrupted_times;
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
