@@ -58,6 +58,7 @@ outbox_slots_reserve(Oid database, OutboxProcessKind kind, int number, OutboxPro
 		free->process_id = 0;
 		free->latch = NULL;
 		free->role = InvalidOid;
+		memset(&free->event_id, 0, sizeof(free->event_id)); /* whoever was here may have been killed at one */
 		pg_atomic_write_u32(&free->subscription_id, 0);
 		pg_atomic_write_u64(&free->busy_since, 0);
 		pg_atomic_write_u32(&free->call_us, 0);
