@@ -73,6 +73,7 @@ my $start = log_position($node);
 $node->safe_psql('postgres', 'create database broken');
 $node->safe_psql('broken', 'create extension outbox');
 is_served($node, 'broken', 1, 5, 'served');
+$node->safe_psql('broken', q{select outbox.publish('before')});
 $node->safe_psql('broken', 'alter table outbox.tick rename to tock; alter table outbox.subscription rename to subscribers');
 ok(defined within(10, sub { scalar complaints($node, $start) >= 2 }), 'an error is logged');
 $node->safe_psql('postgres', 'select pg_sleep(3)');
