@@ -83,11 +83,6 @@ static OutboxStatement select_open_gate = {
 	2, {INT4OID, INT4OID}
 };
 
-static OutboxStatement move_gate = {
-	"update outbox.gate set through = $2 where gate_id = $1",
-	2, {INT8OID, INT8OID}
-};
-
 static OutboxStatement delete_gate = {
 	"delete from outbox.gate where gate_id = $1",
 	1, {INT8OID}
@@ -365,11 +360,7 @@ assemble_from_gate(Run *run)
 	if (batch->count == 0)
 		remove_gate(gate_id);
 	else
-	{
-		args[0] = Int64GetDatum(gate_id);
-		args[1] = Int64GetDatum(batch->deliveries[batch->count - 1].position);
-		outbox_store_run(&move_gate, args, NULL, 0);
-	}
+		outbox_settle_move_gate(gate_id, batch->deliveries[batch->count - 1].position);
 }
 
 static void

@@ -497,7 +497,7 @@ lease_lanes(Round *round)
 	int			share = Max(1, round->nlanes / Max(1, outbox_workers));
 	int			taken = 0;
 	int			wanted = 0;
-	bool		only_careful = false;
+	bool		any_unclean = false;
 
 	for (int i = 0; i < round->nlanes; i++)
 		wanted += !round->lanes[i]->held;
@@ -521,13 +521,13 @@ lease_lanes(Round *round)
 				continue;
 			}
 			taken++;
-			only_careful |= lane->unclean;
+			any_unclean |= lane->unclean;
 			if (outbox_settle_recover(round->subscription, lane, round->self) > 0)
 				lane->touched = round->did_something = true;	/* look when it is due */
 		}
 	}
 	commit_transaction();
-	if (only_careful)
+	if (any_unclean)
 		round->memo->batch_limit = CAREFUL_BATCH;
 }
 
@@ -714,8 +714,6 @@ handle_success(Round *round, OutboxBatch *batch)
 static void
 run_batch(Round *round, OutboxBatch *batch)
 {
-	uint64		none = 0;
-
 	pgstat_report_activity(STATE_RUNNING, psprintf("subscription %s", round->subscription->name));
 	memset(&round->self->event_id, 0, sizeof(pg_uuid_t));
 	announce(round);
@@ -723,7 +721,7 @@ run_batch(Round *round, OutboxBatch *batch)
 	outbox_batch_run(batch);
 	/* the views take a process that names an event for one that is at it */
 	memset(&round->self->event_id, 0, sizeof(pg_uuid_t));
-	pg_atomic_write_u64(&round->self->busy_since, none);
+	pg_atomic_write_u64(&round->self->busy_since, 0);
 	pg_atomic_write_u32(&round->self->subscription_id, 0);
 	MemoryContextSwitchTo(round_context);
 	if (batch->failed)

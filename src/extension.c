@@ -72,21 +72,6 @@ outbox_extension_lookup(OutboxExtension *extension)
 	return OidIsValid(extension->oid);
 }
 
-bool
-outbox_extension_lock(OutboxExtension *extension)
-{
-	Oid			locked;
-
-	if (!outbox_extension_lookup(extension))
-		return false;
-	locked = extension->oid;
-	LockDatabaseObject(ExtensionRelationId, locked, 0, AccessShareLock);
-	if (outbox_extension_lookup(extension) && extension->oid == locked)
-		return true;
-	UnlockDatabaseObject(ExtensionRelationId, locked, 0, AccessShareLock);
-	return false;
-}
-
 Oid
 outbox_extension_relid(const char *relname)
 {

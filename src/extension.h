@@ -15,13 +15,6 @@ typedef struct OutboxExtension
 /* Fresh from the catalogs (a few syscache and one index probe); needs a transaction. */
 extern bool outbox_extension_lookup(OutboxExtension *extension);
 
-/*
- * For our processes at the start of a transaction: take a lock on the
- * extension that DROP EXTENSION waits for or that finds it gone (AccessShareLock
- * on the extension object); false when it is not there any more.
- */
-extern bool outbox_extension_lock(OutboxExtension *extension);
-
 /* the oid of a relation or composite type of the schema; error XX000-free: undefined_table with a hint when missing */
 extern Oid	outbox_extension_relid(const char *relname);
 

@@ -240,7 +240,7 @@ outbox_lease_has_work(const OutboxLane *lane, TimestampTz now)
 
 /* May the lease of this holder be taken?  Says whether the holder left without giving it back. */
 static bool
-may_take(int64 holder, OutboxProcess *self, int32 subscription_id, bool *unclean)
+may_take(int64 holder, OutboxProcess *self, bool *unclean)
 {
 	OutboxProcess *process;
 
@@ -279,7 +279,7 @@ outbox_lease_acquire(const OutboxSubscription *subscription, OutboxLane *lane, O
 	bool		isnull;
 
 	if (outbox_store_run(&lock_for_takeover, args, NULL, 1) == 0 ||
-		!may_take(int64_value(0, 1, 0), self, subscription->id, &unclean))
+		!may_take(int64_value(0, 1, 0), self, &unclean))
 		return false;
 	lane->careful_through = int64_value(0, 2, 0);
 	base = int64_value(0, 3, 0);

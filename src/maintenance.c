@@ -171,15 +171,6 @@ lane_of_event(const Generation *g, const pg_uuid_t *event_id)
 	return lane_of_hash(g, outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN));
 }
 
-static char *
-text_or_null(uint64 row, int column)
-{
-	bool		isnull;
-	Datum		value = outbox_store_value(row, column, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
-}
-
 /* What has not gone well moves to the lanes where its key's next events are. */
 static void
 move_exceptions(const OutboxSubscription *s, const Datum *old, const Generation *next)
@@ -198,8 +189,8 @@ move_exceptions(const OutboxSubscription *s, const Datum *old, const Generation 
 		id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
 		args[1] = UUIDPGetDatum(&id);
 		args[2] = outbox_store_value(i, 2, &isnull);
-		key = text_or_null(i, 4);
-		args[3] = Int32GetDatum(key != NULL ? lane_of_key(next, text_or_null(i, 3), key) : lane_of_event(next, &id));
+		key = outbox_store_text(i, 4);
+		args[3] = Int32GetDatum(key != NULL ? lane_of_key(next, outbox_store_text(i, 3), key) : lane_of_event(next, &id));
 		outbox_store_run(&move_exception, args, NULL, 0);
 	}
 }
@@ -217,7 +208,7 @@ move_gates(const Datum *old, const Generation *next)
 
 		SPI_tuptable = rows;
 		args[0] = outbox_store_value(i, 1, &isnull);
-		args[1] = Int32GetDatum(lane_of_key(next, text_or_null(i, 2), text_or_null(i, 3)));
+		args[1] = Int32GetDatum(lane_of_key(next, outbox_store_text(i, 2), outbox_store_text(i, 3)));
 		outbox_store_run(&move_gate, args, NULL, 0);
 	}
 }

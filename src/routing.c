@@ -169,15 +169,6 @@ snapshot_datum(const OutboxSnapshot *snapshot)
 	return DirectFunctionCall1(pg_snapshot_in, CStringGetDatum(outbox_snapshot_text(snapshot)));
 }
 
-static char *
-text_value(uint64 row, int column)
-{
-	bool		isnull;
-	Datum		value = outbox_store_value(row, column, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
-}
-
 /* How far the ticks of this incarnation have come.  In SPI. */
 static void
 load_ticks(void)
@@ -201,11 +192,11 @@ load_ticks(void)
 	if (tick_open)
 	{
 		open_through = *DatumGetUUIDP(value);
-		remember_snapshot(&seen, outbox_snapshot_parse(text_value(0, 3)));
-		remember_snapshot(&open_target, outbox_snapshot_parse(text_value(0, 4)));
+		remember_snapshot(&seen, outbox_snapshot_parse(outbox_store_text(0, 3)));
+		remember_snapshot(&open_target, outbox_snapshot_parse(outbox_store_text(0, 4)));
 	}
 	else
-		remember_snapshot(&seen, outbox_snapshot_parse(text_value(0, 4)));
+		remember_snapshot(&seen, outbox_snapshot_parse(outbox_store_text(0, 4)));
 }
 
 static bool
@@ -399,9 +390,9 @@ load_catch_up(int32 subscription_id, CatchUp *state)
 	if (outbox_store_run(&select_state, &arg, NULL, 1) == 0)
 		return false;
 	state->joined = DatumGetBool(outbox_store_value(0, 1, &isnull));
-	text = text_value(0, 2);
+	text = outbox_store_text(0, 2);
 	state->from = text ? outbox_snapshot_parse(text) : NULL;
-	text = text_value(0, 3);
+	text = outbox_store_text(0, 3);
 	state->to = text ? outbox_snapshot_parse(text) : NULL;
 
 	value = outbox_store_value(0, 4, &isnull);

@@ -176,15 +176,6 @@ worker_name(OutboxProcess *self)
 	return PointerGetDatum(cstring_to_text(psprintf("worker %d", self->number)));
 }
 
-static char *
-text_or_null(uint64 row, int column)
-{
-	bool		isnull;
-	Datum		value = outbox_store_value(row, column, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
-}
-
 static Datum
 text_datum(const char *text, char *null)
 {
@@ -205,8 +196,8 @@ read_delivery(OutboxLane *lane, uint64 row, OutboxDelivery *d)
 	d->position = DatumGetInt64(outbox_store_value(row, 3, &isnull));
 	d->attempts = DatumGetInt32(outbox_store_value(row, 4, &isnull));
 	d->attempts_before = DatumGetInt32(outbox_store_value(row, 5, &isnull));
-	d->tenant_id = text_or_null(row, 6);
-	d->event_key = text_or_null(row, 7);
+	d->tenant_id = outbox_store_text(row, 6);
+	d->event_key = outbox_store_text(row, 7);
 }
 
 /* Later events of the key wait: behind this one, or behind the older one that holds the gate already. */
@@ -241,16 +232,20 @@ rederive_gate(const OutboxSubscription *s, OutboxLane *lane, const char *tenant_
 	outbox_store_run(&derive_gate, args, NULL, 0);
 }
 
+void
+outbox_settle_move_gate(int64 gate_id, int64 position)
+{
+	Datum		args[2] = {Int64GetDatum(gate_id), Int64GetDatum(position)};
+
+	outbox_store_run(&move_gate, args, NULL, 0);
+}
+
 /* The entry is not the lane's, or the gate's, business any more. */
 static void
 move_past(OutboxDelivery *d)
 {
 	if (d->gate_id != 0)
-	{
-		Datum		args[2] = {Int64GetDatum(d->gate_id), Int64GetDatum(d->position)};
-
-		outbox_store_run(&move_gate, args, NULL, 0);
-	}
+		outbox_settle_move_gate(d->gate_id, d->position);
 	else
 		outbox_lease_move_cursor(d->lane, d->position);
 }
@@ -314,8 +309,8 @@ outbox_settle_start_parked(const OutboxSubscription *s, OutboxLane *lane, Outbox
 	d->gate_id = DatumGetInt64(outbox_store_value(0, 1, &isnull));
 	d->position = DatumGetInt64(outbox_store_value(0, 2, &isnull));
 	d->event_id = *DatumGetUUIDP(outbox_store_value(0, 3, &isnull));
-	d->tenant_id = text_or_null(0, 4);
-	d->event_key = text_or_null(0, 5);
+	d->tenant_id = outbox_store_text(0, 4);
+	d->event_key = outbox_store_text(0, 5);
 	outbox_settle_start_first(s, d, self);
 	return true;
 }
@@ -478,8 +473,8 @@ open_waived(const OutboxSubscription *s, OutboxLane *lane)
 
 	for (int i = 0; i < n; i++)
 	{
-		keys[2 * i] = text_or_null(i, 1);
-		keys[2 * i + 1] = text_or_null(i, 2);
+		keys[2 * i] = outbox_store_text(i, 1);
+		keys[2 * i + 1] = outbox_store_text(i, 2);
 	}
 	for (int i = 0; i < n; i++)
 		rederive_gate(s, lane, keys[2 * i], keys[2 * i + 1]);
@@ -499,8 +494,8 @@ outbox_settle_sweep(const OutboxSubscription *s, OutboxLane *lane)
 
 		ended[i].event_id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
 		ended[i].replay_no = DatumGetInt16(outbox_store_value(i, 2, &isnull));
-		ended[i].tenant_id = text_or_null(i, 3);
-		ended[i].event_key = text_or_null(i, 4);
+		ended[i].tenant_id = outbox_store_text(i, 3);
+		ended[i].event_key = outbox_store_text(i, 4);
 	}
 	for (int i = 0; i < n; i++)
 	{

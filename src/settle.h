@@ -66,6 +66,9 @@ extern int	outbox_settle_sweep(const OutboxSubscription *s, OutboxLane *lane);
 /* a delivery whose gate_id is set waits behind it: the lane goes past it */
 extern void outbox_settle_park(OutboxDelivery *d);
 
+/* the gate has let pass up to this position */
+extern void outbox_settle_move_gate(int64 gate_id, int64 position);
+
 /* is the key's gate there?  then its id */
 extern bool outbox_settle_find_gate(OutboxLane *lane, const char *tenant_id, const char *event_key, int64 *gate_id);
 

@@ -225,3 +225,12 @@ outbox_store_value(uint64 row, int column, bool *isnull)
 {
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, isnull);
 }
+
+char *
+outbox_store_text(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = outbox_store_value(row, column, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}

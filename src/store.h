@@ -85,5 +85,6 @@ extern uint64 outbox_store_run(OutboxStatement *statement, const Datum *values, 
 
 /* column `column` (1 ..) of row `row` of SPI_tuptable */
 extern Datum outbox_store_value(uint64 row, int column, bool *isnull);
+extern char *outbox_store_text(uint64 row, int column); /* NULL for null; palloc'd */
 
 #endif							/* OUTBOX_STORE_H */

@@ -59,15 +59,6 @@ read_array(Datum value, bool isnull, int *count)
 	return strings;
 }
 
-static char *
-read_text(uint64 row, int column)
-{
-	bool		isnull;
-	Datum		value = outbox_store_value(row, column, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
-}
-
 /* One row of select_all, into the current memory context. */
 static void
 read_subscription(OutboxSubscription *s, uint64 row)
@@ -77,13 +68,13 @@ read_subscription(OutboxSubscription *s, uint64 row)
 
 #define FIELD(column) outbox_store_value(row, column, &isnull)
 	s->id = DatumGetInt32(FIELD(1));
-	s->name = read_text(row, 2);
+	s->name = outbox_store_text(row, 2);
 	value = FIELD(3);
 	s->patterns = read_array(value, isnull, &s->npatterns);
-	s->handler = read_text(row, 4);
-	s->run_as = read_text(row, 5);
-	s->ordered = strcmp(read_text(row, 6), "key") == 0;
-	s->block_on_review = strcmp(read_text(row, 7), "block") == 0;
+	s->handler = outbox_store_text(row, 4);
+	s->run_as = outbox_store_text(row, 5);
+	s->ordered = strcmp(outbox_store_text(row, 6), "key") == 0;
+	s->block_on_review = strcmp(outbox_store_text(row, 7), "block") == 0;
 	s->paused = DatumGetBool(FIELD(8));
 	s->lanes = DatumGetInt32(FIELD(9));
 	s->first_lane = DatumGetInt32(FIELD(10));
@@ -101,8 +92,8 @@ read_subscription(OutboxSubscription *s, uint64 row)
 	s->permanent_errors = read_array(value, isnull, &s->npermanent);
 	value = FIELD(20);
 	s->transient_errors = read_array(value, isnull, &s->ntransient);
-	s->seam = outbox_snapshot_parse(read_text(row, 21));
-	s->seam_xid = strtou64(read_text(row, 22), NULL, 10);
+	s->seam = outbox_snapshot_parse(outbox_store_text(row, 21));
+	s->seam_xid = strtou64(outbox_store_text(row, 22), NULL, 10);
 	s->seam_incarnation = DatumGetInt32(FIELD(23));
 #undef FIELD
 }
