@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "alert.h"
 #include "extension.h"
 #include "settings.h"
 #include "settle.h"
@@ -139,13 +140,18 @@ static OutboxStatement mark_released = {
 	3, {INT4OID, UUIDOID, INT2OID}
 };
 
+/* true when this failure has raised the guard */
 static OutboxStatement note_failure = {
-	"update outbox.subscription_state set failures = failures + 1, last_failed = $2,"
-	" outage_level = case when (outage_until is null or outage_until <= $3) and (outage_level > 0 or failures + 1 >= $4)"
-	"  then least(outage_level + 1, 16) else outage_level end,"
-	" outage_until = case when (outage_until is null or outage_until <= $3) and (outage_level > 0 or failures + 1 >= $4)"
-	"  then $3 + least($5 * power(2, outage_level), $6) * interval '1 microsecond' else outage_until end"
-	" where subscription_id = $1 and (outage_level > 0 or last_failed is distinct from $2)",
+	"update outbox.subscription_state s set failures = s.failures + 1, last_failed = $2,"
+	" outage_level = case when (s.outage_until is null or s.outage_until <= $3)"
+	"  and (s.outage_level > 0 or s.failures + 1 >= $4)"
+	"  then least(s.outage_level + 1, 16) else s.outage_level end,"
+	" outage_until = case when (s.outage_until is null or s.outage_until <= $3)"
+	"  and (s.outage_level > 0 or s.failures + 1 >= $4)"
+	"  then $3 + least($5 * power(2, s.outage_level), $6) * interval '1 microsecond' else s.outage_until end"
+	" from (select outage_level from outbox.subscription_state where subscription_id = $1 for update) before"
+	" where s.subscription_id = $1 and (s.outage_level > 0 or s.last_failed is distinct from $2)"
+	" returning before.outage_level = 0 and s.outage_level > 0",
 	6, {INT4OID, UUIDOID, TIMESTAMPTZOID, INT4OID, FLOAT8OID, FLOAT8OID}
 };
 
@@ -365,6 +371,7 @@ static void
 guard_failure(const OutboxSubscription *s, OutboxDelivery *d, const OutboxVerdict *verdict)
 {
 	Datum		args[6];
+	bool		isnull;
 
 	if (!verdict->may_pass)
 		return;
@@ -374,7 +381,8 @@ guard_failure(const OutboxSubscription *s, OutboxDelivery *d, const OutboxVerdic
 	args[3] = Int32GetDatum(verdict->outage ? 1 : GUARD_FAILURES);
 	args[4] = Float8GetDatum((double) s->backoff_base);
 	args[5] = Float8GetDatum((double) Min(s->backoff_max, OUTBOX_GUARD_DISTANCE_MAX));
-	outbox_store_run(&note_failure, args, NULL, 0);
+	if (outbox_store_run(&note_failure, args, NULL, 0) > 0 && DatumGetBool(outbox_store_value(0, 1, &isnull)))
+		outbox_alert_subscription_stopped(s, OUTBOX_CODE_OUTAGE);
 }
 
 void
@@ -405,11 +413,14 @@ outbox_settle_fail_started(const OutboxSubscription *s, OutboxDelivery *d, const
 		close_gate(s, d);
 	guard_failure(s, d, &verdict);
 	if (verdict.review)
+	{
+		outbox_alert_review_required(s, &d->event_id, d->replay_no, d->attempts_before + d->attempts, failure->code);
 		ereport(LOG,
 				(errmsg("delivery needs review"),
 				 errdetail("Subscription \"%s\", event %s, attempt %d, code %s.", s->name,
 						   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&d->event_id))),
 						   d->attempts_before + d->attempts, failure->code)));
+	}
 }
 
 void
@@ -544,9 +555,12 @@ outbox_settle_note_problem(const OutboxSubscription *s, const char *code, const 
 	args[2] = text_datum(code, &nulls[2]);
 	args[3] = text_datum(reason, &nulls[3]);
 	if (outbox_store_run(&note_problem, args, nulls, 0) > 0 && code != NULL)
+	{
+		outbox_alert_subscription_stopped(s, code);
 		ereport(WARNING,
 				(errmsg("subscription \"%s\" is stopped: %s", s->name, reason),
 				 errhint("It goes on by itself when that is put right.")));
+	}
 }
 
 void

@@ -1,0 +1,17 @@
+/* event_log.h - write events into the log, in the transaction at hand. */
+#ifndef OUTBOX_EVENT_LOG_H
+#define OUTBOX_EVENT_LOG_H
+
+#include "outbox.h"
+#include "guard.h"
+
+/*
+ * Give a checked draft its id and write it; the router is woken after the commit.  False when an
+ * earlier event has its dedup key: that one's id is then in *id, and nothing is written.
+ */
+extern bool outbox_event_log_append(OutboxDraft *draft, pg_uuid_t *id);
+
+/* The same for many; *current is the number, from 1, of the one at hand. */
+extern void outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int *current);
+
+#endif							/* OUTBOX_EVENT_LOG_H */
