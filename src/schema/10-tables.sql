@@ -219,6 +219,7 @@ create index delivery_exception_ended on outbox.delivery_exception (subscription
     where status = 'DISCARDED' and not gate_released;
 create index delivery_exception_key on outbox.delivery_exception (subscription_id, tenant_id, event_key, position)
     where event_key is not null and status <> 'DISCARDED';
+create index delivery_exception_event on outbox.delivery_exception (event_id);
 create index delivery_exception_review on outbox.delivery_exception (subscription_id, failed_at)
     where status = 'REVIEW_REQUIRED';
 
