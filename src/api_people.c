@@ -13,7 +13,6 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/array.h"
@@ -26,9 +25,9 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-#include "backoff.h"
 #include "extension.h"
 #include "operator.h"
+#include "procedure.h"
 #include "routing.h"
 #include "segment.h"
 #include "session.h"
@@ -198,42 +197,6 @@ outbox_discard(PG_FUNCTION_ARGS)
 /* ---------------------------------------------------------------- drain */
 
 static void
-check_not_atomic(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("outbox.drain() cannot run inside a transaction block"),
-				 errhint("Call it with autocommit on: it waits for what other transactions do.")));
-}
-
-static void
-check_not_held(OutboxIncarnation *incarnation)
-{
-	outbox_extension_incarnation(incarnation);
-	if (incarnation->held)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUTBOX_HELD),
-				 errmsg("routing and delivery are held in this database"),
-				 errdetail("It was restored or copied from another server."),
-				 errhint("Call outbox.activate() when this database shall deliver events.")));
-}
-
-static int64
-get_timeout(FunctionCallInfo fcinfo)
-{
-	int64		timeout = outbox_backoff_interval_us(DatumGetIntervalP(outbox_operator_get_required(fcinfo, 1, "timeout")));
-
-	if (timeout < 0 || timeout > USECS_PER_DAY)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("timeout is out of range"),
-				 errhint("It must be between 0 and 1 day.")));
-	return timeout;
-}
-
-static void
 check_subscriptions(Datum subscriptions)
 {
 	bool		isnull;
@@ -265,7 +228,7 @@ begin_drain(FunctionCallInfo fcinfo, Drain *drain)
 
 	memset(drain, 0, sizeof(*drain));
 	drain->context = AllocSetContextCreate(PortalContext, "outbox drain", ALLOCSET_SMALL_SIZES);
-	drain->deadline = GetCurrentTimestamp() + get_timeout(fcinfo);
+	drain->deadline = GetCurrentTimestamp() + outbox_procedure_get_timeout(fcinfo, 1);
 	drain->called_at = outbox_settings_now();
 	if (!PG_ARGISNULL(0))
 		keep_datum(drain, &drain->subscriptions, PG_GETARG_DATUM(0));
@@ -306,7 +269,7 @@ look_at_routing(Drain *drain)
 	char	   *reasons;
 	bool		isnull;
 
-	check_not_held(&incarnation);
+	outbox_procedure_refuse_held(&incarnation);
 	values[3] = Int32GetDatum(incarnation.incarnation);
 	(void) outbox_store_run(&select_unrouted, values, drain->subscriptions == 0 ? "  n " : NULL, 0);
 	reasons = collect_reasons(drain);
@@ -381,7 +344,7 @@ outbox_drain(PG_FUNCTION_ARGS)
 	Drain		drain;
 	long		step = 1;
 
-	check_not_atomic(fcinfo);
+	outbox_procedure_require_autocommit(fcinfo, "outbox.drain()");
 	begin_drain(fcinfo, &drain);
 	for (;;)
 	{

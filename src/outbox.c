@@ -10,6 +10,7 @@
 #include "settings.h"
 #include "shmem.h"
 #include "utility_hook.h"
+#include "waiters.h"
 
 PG_MODULE_MAGIC;
 
@@ -23,6 +24,7 @@ _PG_init(void)
 	require_preload();
 	outbox_settings_define();
 	outbox_shmem_init();
+	outbox_waiters_init();
 
 	/* pg_upgrade's servers must find nobody connected, and nothing done behind its back */
 	if (IsBinaryUpgrade)

@@ -22,6 +22,7 @@
 #include "placement.h"
 #include "settings.h"
 #include "snapshot.h"
+#include "waiters.h"
 
 #define KNOWN_TYPES_MAX		10000	/* event types remembered with their subscriptions */
 
@@ -286,6 +287,7 @@ outbox_placement_begin(OutboxPlacement *placement)
 	placement->now = outbox_settings_now();
 	placement->earliest_due = DT_NOEND;
 	placement->nsubscriptions = outbox_subscription_all(&placement->subscriptions);
+	placement->placed = palloc0(Max(1, placement->nsubscriptions) * sizeof(int));
 	refresh_routes(placement);
 }
 
@@ -306,6 +308,7 @@ outbox_placement_put_entry(OutboxPlacement *placement, const OutboxSubscription 
 	*tid = event->tts_tid;
 	outbox_store_put(placement->entries, values, nulls);
 	placement->hints[bit / 64] |= UINT64CONST(1) << (bit % 64);
+	placement->placed[s - placement->subscriptions]++;
 	placement->routed++;
 }
 
@@ -361,13 +364,25 @@ outbox_placement_end(OutboxPlacement *placement)
 		outbox_store_close_writer(placement->delayed);
 }
 
-/* After the commit: tell the workers which lanes to look at. */
+/* The subscriptions are still those of outbox_placement_begin(): they are read again only when asked for. */
+static void
+wake_waiters(OutboxPlacement *placement)
+{
+	for (int i = 0; i < placement->nsubscriptions; i++)
+	{
+		if (placement->placed[i] > 0)
+			outbox_waiters_wake(placement->subscriptions[i].id, placement->placed[i]);
+	}
+}
+
+/* After the commit: tell workers which lanes to look at, and those who wait to claim. */
 void
 outbox_placement_announce(OutboxPlacement *placement)
 {
 	OutboxDatabase *db = outbox_shmem_my_database();
 	bool		any = false;
 
+	wake_waiters(placement);
 	if (db == NULL)
 		return;
 	for (int i = 0; i < OUTBOX_HINT_WORDS; i++)

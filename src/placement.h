@@ -25,6 +25,7 @@ typedef struct OutboxPlacement
 	TimestampTz earliest_due;	/* of what was put aside until it is due, or DT_NOEND */
 	/* lanes that got something: hints to give after the commit */
 	uint64		hints[OUTBOX_HINT_WORDS];
+	int		   *placed;			/* by index of the subscription: entries put into its lanes */
 } OutboxPlacement;
 
 /* in a transaction, in SPI */
@@ -41,7 +42,7 @@ extern void outbox_placement_put_entry(OutboxPlacement *placement, const OutboxS
 /* write out what was put: before the commit */
 extern void outbox_placement_end(OutboxPlacement *placement);
 
-/* after the commit: tell the workers which lanes to look at */
+/* after the commit: tell workers which lanes to look at, and those who wait to claim */
 extern void outbox_placement_announce(OutboxPlacement *placement);
 
 /* has the subscription, by its index, joined the ticks?  how many have not? */

@@ -1,7 +1,7 @@
 /*
  * wakeup.c - tell our processes, once a commit is visible, that there is work.
  *
- * A backend keeps three flags for its current transaction.  The callback looks at them after the
+ * A backend keeps flags for its current transaction.  The callback looks at them after the
  * transaction has left the list of running ones, so that whoever wakes up sees
  * its rows.  A rolled-back savepoint leaves its flag: a wake-up too many costs a look.
  * A prepared transaction commits elsewhere, and is found by the poll.
@@ -12,16 +12,30 @@
 #include "miscadmin.h"
 
 #include "shmem.h"
+#include "waiters.h"
 #include "wakeup.h"
+
+#define SUBSCRIPTIONS_MAX 8		/* beyond that, all who wait are woken */
+
+/* what a subscription's waiters are to be told */
+typedef struct Claimable
+{
+	int32		subscription_id;
+	int			most;
+} Claimable;
 
 static bool wake_router = false;
 static bool wake_workers = false;
 static bool wake_launcher = false;
+static bool wake_all_waiters = false;
+static int	nclaimable = 0;
+static Claimable claimable[SUBSCRIPTIONS_MAX];
 
 static void
 forget_all(void)
 {
-	wake_router = wake_workers = wake_launcher = false;
+	wake_router = wake_workers = wake_launcher = wake_all_waiters = false;
+	nclaimable = 0;
 }
 
 static void
@@ -38,6 +52,10 @@ set_latches(void)
 			outbox_shmem_count_work(database, bit);
 		outbox_shmem_wake_workers(MyDatabaseId);
 	}
+	if (wake_workers || wake_all_waiters)
+		outbox_waiters_wake_all();
+	for (int i = 0; i < nclaimable; i++)
+		outbox_waiters_wake(claimable[i].subscription_id, claimable[i].most);
 	if (wake_launcher)
 		outbox_shmem_wake_launcher(true);
 }
@@ -61,7 +79,7 @@ end_transaction(XactEvent event, void *arg)
 }
 
 static void
-request_wakeup(bool *flag)
+install_callback(void)
 {
 	static bool installed = false;
 
@@ -70,6 +88,12 @@ request_wakeup(bool *flag)
 		RegisterXactCallback(end_transaction, NULL);
 		installed = true;
 	}
+}
+
+static void
+request_wakeup(bool *flag)
+{
+	install_callback();
 	*flag = true;
 }
 
@@ -83,6 +107,24 @@ void
 outbox_wakeup_workers(void)
 {
 	request_wakeup(&wake_workers);
+}
+
+void
+outbox_wakeup_waiters(int32 subscription_id, int most)
+{
+	int			i = 0;
+
+	while (i < nclaimable && claimable[i].subscription_id != subscription_id)
+		i++;
+	if (i == SUBSCRIPTIONS_MAX)
+	{
+		request_wakeup(&wake_all_waiters);
+		return;
+	}
+	if (i == nclaimable)
+		claimable[nclaimable++] = (Claimable) {subscription_id, 0};
+	claimable[i].most += most;
+	install_callback();
 }
 
 void

@@ -12,8 +12,15 @@
 /* when this transaction commits: the router has events to route */
 extern void outbox_wakeup_router(void);
 
-/* when this transaction commits: workers should look at everything again (retry, resume, ...) */
+/* when this transaction commits: workers and sessions in outbox.wait() should look at everything again (retry, resume, ...) */
 extern void outbox_wakeup_workers(void);
+
+/*
+ * When this transaction commits there is something to claim in the subscription, for up to `most` sessions
+ * in outbox.wait(): a lane was given back, a key opened, a delivery is to be tried again, or its due time has changed.
+ * Included in outbox_wakeup_workers().
+ */
+extern void outbox_wakeup_waiters(int32 subscription_id, int most);
 
 /* when this transaction commits: the launcher should look at the databases again */
 extern void outbox_wakeup_launcher(void);
