@@ -13,6 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "backoff.h"
+#include "failure.h"
 #include "handler.h"
 #include "pattern.h"
 
@@ -96,6 +97,10 @@ outbox_retry_after(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" must not be negative", "delay")));
+	if (outbox_handler_request.delay > OUTBOX_RETRY_AFTER_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" must not be longer than 30 days", "delay")));
 	if (!PG_ARGISNULL(1))
 		take_code(PG_GETARG_TEXT_PP(1));
 	outbox_handler_request.count_attempt = PG_GETARG_BOOL(2);

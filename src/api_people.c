@@ -65,9 +65,11 @@ static OutboxStatement update_to_retry = {
 };
 
 static OutboxStatement update_to_discarded = {
-	"update outbox.delivery_exception"
+	"update outbox.delivery_exception x"
 	" set status = 'DISCARDED', next_attempt_at = null, gate_released = false"
-	" where subscription_id = $1 and event_id = $2 and status in ('REVIEW_REQUIRED', 'RETRY')",
+	" where x.subscription_id = $1 and x.event_id = $2 and (x.status = 'REVIEW_REQUIRED' or x.status = 'RETRY'"
+	" and not exists (select from outbox.delivery_exception o where o.subscription_id = $1 and o.event_id = $2"
+	" and o.status = 'REVIEW_REQUIRED'))",
 	2, {INT4OID, UUIDOID}
 };
 
@@ -140,7 +142,7 @@ static OutboxStatement select_unsettled = {
 	" join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through and p.position <= due.position"
 	" where g.subscription_id = due.subscription_id and g.lane = due.lane"
 	" and (g.held_by is null or exists (select from outbox.delivery_exception x"
-	" where x.subscription_id = g.subscription_id and x.event_id = g.held_by"
+	" where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.replay_no = 0"
 	" and (x.status = 'DISCARDED' or x.status = 'REVIEW_REQUIRED' and s.on_review = 'continue')))) ready"
 	" group by s.subscription"
 	" having sum(waiting.n) + sum(retry.n) + sum(in_progress.n) + sum(ready.n) > 0"

@@ -4,7 +4,8 @@
  * A round serves one subscription: the one whose turn it is among those that have
  * work, so that none waits for more than a round of each other one.  It leases lanes,
  * and then runs, each for at most about outbox.batch_time: retries that are
- * due, open gates, entries that must be worked carefully, and one batch from the lanes.
+ * due, open gates, entries that must be worked carefully, one batch from the lanes, and
+ * replays, which make way for anything else.
  *
  * A batch that failed is run again in smaller parts, in the same order: first
  * what came before the failed call, then that delivery alone at the front.
@@ -76,6 +77,7 @@ typedef struct Round
 	OutboxGuard guard;
 	TimestampTz now;
 	int64		ticks;			/* outbox_settings_ticks() */
+	int64		part_ticks;		/* the same at the beginning of the part of the round at hand */
 	int			nlanes;
 	OutboxLane **lanes;			/* with work */
 	int			nheld;
@@ -145,20 +147,26 @@ is_dispatchable(const OutboxSubscription *s)
 	return s->handler != NULL && s->run_as != NULL && !s->paused;
 }
 
-/* Is there a reason to look at the subscription's lanes? */
+/* Has something happened in any of its lanes since the last look? */
 static bool
-has_reason(Round *round, OutboxSubscription *s, Memo *memo)
+has_news(Round *round, const OutboxSubscription *s)
 {
-	if (memo->not_before > round->ticks)
-		return false;
-	if (memo->look_again || memo->next_full_look <= round->ticks || memo->next_due <= round->now)
-		return true;
 	for (int i = 0; i < s->first_lane + s->lanes; i++)
 	{
 		if (outbox_lease_has_news(round->db, outbox_lease_lane(s->id, i)))
 			return true;
 	}
 	return false;
+}
+
+/* Is there a reason to look at the subscription's lanes? */
+static bool
+has_reason(Round *round, OutboxSubscription *s, Memo *memo)
+{
+	if (memo->not_before > round->ticks)
+		return false;
+	return memo->look_again || memo->next_full_look <= round->ticks || memo->next_due <= round->now ||
+		has_news(round, s);
 }
 
 /* Is a process held up in this subscription, or may it be, for all that is known of its calls? */
@@ -258,6 +266,20 @@ add_lane(Round *round, OutboxLane *lane)
 		round->lanes[round->nlanes++] = lane;
 }
 
+/* Remember when the first of what waits in a lane is due. */
+static void
+note_due(Round *round, const OutboxLane *lane)
+{
+	Memo	   *memo = round->memo;
+
+	if (!is_within_reach(round, lane))
+		return;
+	if (lane->has_due)
+		memo->next_due = Min(memo->next_due, lane->due);
+	if (lane->has_replay && !lane->outdated)
+		memo->next_due = Min(memo->next_due, lane->replay_due);
+}
+
 /* Look at all lanes. */
 static void
 look_at_all(Round *round)
@@ -272,10 +294,7 @@ look_at_all(Round *round)
 	for (int i = 0; i < n; i++)
 		add_lane(round, found[i]);
 	for (int i = 0; i < n; i++)
-	{
-		if (found[i]->has_due && is_within_reach(round, found[i]))
-			memo->next_due = Min(memo->next_due, found[i]->due);
-	}
+		note_due(round, found[i]);
 }
 
 /* Look at the lanes where something may have changed. */
@@ -304,8 +323,7 @@ look_at_news(Round *round)
 	for (int i = 0; i < n; i++)
 	{
 		add_lane(round, found[i]);
-		if (found[i]->has_due && is_within_reach(round, found[i]))
-			memo->next_due = Min(memo->next_due, found[i]->due);
+		note_due(round, found[i]);
 	}
 	qsort(round->lanes, round->nlanes, sizeof(OutboxLane *), compare_lanes);
 }
@@ -733,11 +751,18 @@ run_batch(Round *round, OutboxBatch *batch)
 
 /* ---------------------------------------------------------------- single deliveries */
 
+/* Each part of a round has a time of its own, or the first one would leave none to the others. */
+static void
+begin_part(Round *round)
+{
+	round->part_ticks = outbox_settings_ticks();
+}
+
 static bool
 time_is_up(Round *round)
 {
 	return ShutdownRequestPending ||
-		outbox_settings_ticks() - round->ticks >= (int64) outbox_batch_time * 1000 ||
+		outbox_settings_ticks() - round->part_ticks >= (int64) outbox_batch_time * 1000 ||
 		round->memo->not_before > round->ticks;
 }
 
@@ -768,27 +793,85 @@ run_started(Round *round, OutboxDelivery *d)
 		put_back(round, d);
 }
 
+/* Run one that is due in the lane, of the live ones or of the replays; false when there is none. */
+static bool
+run_one_due(Round *round, OutboxLane *lane, bool replay)
+{
+	OutboxDelivery d;
+	bool		started;
+
+	begin_transaction();
+	started = outbox_lease_lock(lane) &&
+		outbox_settle_start_due(round->subscription, lane, replay, &d, round->self);
+	commit_transaction();
+	if (!started)
+		return false;
+	run_started(round, &d);
+	round->did_something = true;
+	return true;
+}
+
 /* Retries that are due, one after the other. */
 static void
 run_due(Round *round, int most)
 {
+	begin_part(round);
 	for (int i = 0; i < round->nheld && most > 0; i++)
 	{
 		OutboxLane *lane = round->held[i];
 
-		while (lane->has_due && lane->due <= round->now && most > 0 && !time_is_up(round))
-		{
-			OutboxDelivery d;
-			bool		started;
-
-			begin_transaction();
-			started = outbox_lease_lock(lane) && outbox_settle_start_due(round->subscription, lane, &d, round->self);
-			commit_transaction();
-			if (!started)
-				break;
-			run_started(round, &d);
-			round->did_something = true;
+		while (lane->has_due && lane->due <= round->now && most > 0 && !time_is_up(round) &&
+			   run_one_due(round, lane, false))
 			most--;
+	}
+}
+
+/* Do live deliveries wait in the lanes at hand? */
+static bool
+has_live_backlog(Round *round)
+{
+	for (int i = 0; i < round->nheld; i++)
+	{
+		OutboxLane *lane = round->held[i];
+
+		if (lane->held && lane->end > lane->cursor)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Replays that are due, from all lanes in turn: with nothing else to do, until there is something;
+ * beside a live backlog, for a quarter of the time; in any case one.
+ */
+static void
+run_replays(Round *round, int most)
+{
+	int64		until;
+	bool		backlog = has_live_backlog(round);
+	bool		any = true;
+
+	begin_part(round);
+	until = round->part_ticks + (int64) outbox_batch_time * 1000 / 4;
+	while (any && most > 0)
+	{
+		any = false;
+		for (int i = 0; i < round->nheld && most > 0; i++)
+		{
+			OutboxLane *lane = round->held[i];
+
+			if (!lane->held || !outbox_lease_has_due_replay(lane, round->now))
+				continue;
+			if (!run_one_due(round, lane, true))
+			{
+				lane->has_replay = false;
+				lane->touched = true;
+				continue;
+			}
+			any = true;
+			most--;
+			if (time_is_up(round) || (backlog ? outbox_settings_ticks() >= until : has_news(round, round->subscription)))
+				return;
 		}
 	}
 }
@@ -837,6 +920,7 @@ start_next_entry(Round *round, OutboxLane *lane, OutboxDelivery *d)
 static void
 run_carefully(Round *round, int most)
 {
+	begin_part(round);
 	for (int i = 0; i < round->nheld; i++)
 	{
 		OutboxLane *lane = round->held[i];
@@ -945,6 +1029,7 @@ run_parked_carefully(Round *round, OutboxLane *lane, int most)
 static void
 run_gates(Round *round, int most)
 {
+	begin_part(round);
 	for (int i = 0; i < round->nheld && most > 0 && !time_is_up(round); i++)
 	{
 		OutboxLane *lane = round->held[i];
@@ -994,6 +1079,8 @@ probe(Round *round)
 		run_gates(round, 1);
 	if (!round->did_something)
 		run_lanes(round);
+	if (!round->did_something)
+		run_replays(round, 1);
 }
 
 static void
@@ -1011,12 +1098,13 @@ serve(Round *round)
 		run_gates(round, INT_MAX);
 		run_carefully(round, INT_MAX);
 		run_lanes(round);
+		run_replays(round, INT_MAX);
 	}
 	for (int i = 0; i < round->nheld; i++)
 	{
 		OutboxLane *lane = round->held[i];
 
-		lane->touched |= lane->has_due || lane->has_ended || lane->has_gate || lane->has_started;
+		lane->touched |= lane->has_due || lane->has_replay || lane->has_ended || lane->has_gate || lane->has_started;
 		if (!lane->held)
 			round->memo->look_again = true; /* lost, or its row was locked for a moment */
 	}

@@ -10,8 +10,6 @@
 #include "backoff.h"
 #include "failure.h"
 
-#define RETRY_AFTER_MAX (INT64CONST(30) * USECS_PER_DAY)
-
 /* errors that the same event will meet again: bad data, violated constraints */
 static const char *const permanent_by_default[] = {"21", "22", "23502", "23505", "23514"};
 
@@ -69,7 +67,7 @@ outbox_failure_judge(const OutboxSubscription *subscription, const OutboxFailure
 	{
 		verdict.counted = failure->count_attempt;
 		verdict.review = verdict.counted && attempt >= subscription->max_attempts;
-		verdict.delay = Min(Max(failure->delay, 0), RETRY_AFTER_MAX);
+		verdict.delay = Min(Max(failure->delay, 0), OUTBOX_RETRY_AFTER_MAX);
 		return verdict;
 	}
 	verdict.review = is_permanent(subscription, failure) || attempt >= subscription->max_attempts;

@@ -12,6 +12,9 @@
 #define OUTBOX_CODE_HANDLER_TIMEOUT	"handler_timeout"
 #define OUTBOX_CODE_OUTAGE			"outage"	/* of a subscription: its guard is up */
 
+/* the longest delay that may be asked for, us */
+#define OUTBOX_RETRY_AFTER_MAX (INT64CONST(30) * USECS_PER_DAY)
+
 typedef enum OutboxAsked
 {
 	ASKED_NOTHING,

@@ -37,17 +37,19 @@ static OutboxStatement look_at_lanes = {
 	" (select c.position from outbox.lane_cursor c where c.subscription_id = l.subscription_id and c.lane = l.lane"
 	"  order by c.position desc limit 1),"
 	" (select x.next_attempt_at from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
-	"  and x.lane = l.lane and x.status = 'RETRY' order by x.next_attempt_at limit 1),"
+	"  and x.lane = l.lane and x.status = 'RETRY' and x.replay_no = 0 order by x.next_attempt_at limit 1),"
 	" exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
 	"  and x.lane = l.lane and x.status = 'IN_PROGRESS'),"
 	" exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
 	"  and x.lane = l.lane and x.status = 'DISCARDED' and not x.gate_released)"
 	" or ($3 and exists (select from outbox.gate g, outbox.delivery_exception x where g.subscription_id = l.subscription_id"
 	"  and g.lane = l.lane and x.subscription_id = g.subscription_id and x.event_id = g.held_by"
-	"  and x.status = 'REVIEW_REQUIRED')),"
+	"  and x.replay_no = 0 and x.status = 'REVIEW_REQUIRED')),"
 	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane"
 	"  and g.held_by is null),"
-	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane)"
+	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane),"
+	" (select x.next_attempt_at from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
+	"  and x.lane = l.lane and x.status = 'RETRY' and x.replay_no > 0 order by x.next_attempt_at limit 1)"
 	" from outbox.lane l where l.subscription_id = $1 and (l.lane = any ($2) or $2 is null)"
 	/* of the oldest generation: those of one have their base in common */
 	" and l.base = (select min(o.base) from outbox.lane o where o.subscription_id = $1)"
@@ -181,6 +183,9 @@ read_lane(const OutboxSubscription *subscription, uint64 row)
 	due = outbox_store_value(row, 7, &isnull);
 	lane->has_due = !isnull;
 	lane->due = isnull ? 0 : DatumGetTimestampTz(due);
+	due = outbox_store_value(row, 12, &isnull);
+	lane->has_replay = !isnull;
+	lane->replay_due = isnull ? 0 : DatumGetTimestampTz(due);
 	lane->has_started = bool_value(row, 8);
 	lane->has_ended = bool_value(row, 9);
 	lane->has_open_gate = bool_value(row, 10);
@@ -229,11 +234,18 @@ outbox_lease_look(const OutboxSubscription *subscription, OutboxDatabase *db,
 	return (int) n;
 }
 
+/* Those of a routing generation before move on with its end, and do not put it off. */
+bool
+outbox_lease_has_due_replay(const OutboxLane *lane, TimestampTz now)
+{
+	return lane->has_replay && lane->replay_due <= now && !lane->outdated;
+}
+
 bool
 outbox_lease_has_work(const OutboxLane *lane, TimestampTz now)
 {
 	return lane->end > lane->cursor || (lane->has_due && lane->due <= now) ||
-		lane->has_ended || lane->has_open_gate || (lane->has_started && !lane->held);
+		outbox_lease_has_due_replay(lane, now) || lane->has_ended || lane->has_open_gate || (lane->has_started && !lane->held);
 }
 
 /* ---------------------------------------------------------------- leasing */

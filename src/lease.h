@@ -20,6 +20,8 @@ typedef struct OutboxLane
 	int64		holder;			/* process id of the lease's holder, or 0 */
 	bool		has_due;
 	TimestampTz due;			/* when the first retry is */
+	bool		has_replay;
+	TimestampTz replay_due;		/* when the first replay is */
 	bool		has_started;	/* deliveries IN_PROGRESS */
 	bool		has_ended;		/* discarded deliveries whose gate has not heard of it */
 	bool		has_open_gate;
@@ -47,6 +49,7 @@ extern int	outbox_lease_look(const OutboxSubscription *subscription, OutboxDatab
 
 /* Does the last look show something to do in the lane now? */
 extern bool outbox_lease_has_work(const OutboxLane *lane, TimestampTz now);
+extern bool outbox_lease_has_due_replay(const OutboxLane *lane, TimestampTz now);
 
 /*
  * Lease the lane if it is free, its holder is dead, or its holder is alive but

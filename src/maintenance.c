@@ -32,6 +32,7 @@
 #define SEGMENTS_AHEAD_DAYS	30
 #define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
 #define TRIM_ROWS			10000	/* in one transaction */
+#define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
 
 static OutboxStatement select_horizon = {
 	"select pg_snapshot_xmin(t.target)::text from outbox.tick t"
@@ -63,6 +64,17 @@ static OutboxStatement is_drained = {
 static OutboxStatement lock_old_lanes = {
 	"select 1 from outbox.lane where subscription_id = $1 and lane >= $2 and lane < $3 for update skip locked",
 	3, {INT4OID, INT4OID, INT4OID}
+};
+
+/*
+ * Replays that wait are many, perhaps, and have no key that says where they belong: some of them to any lane
+ * of the next generation.
+ */
+static OutboxStatement move_replays = {
+	"update outbox.delivery_exception set lane = $4 + (lane - $2) % $5 where ctid = any (array("
+	" select x.ctid from outbox.delivery_exception x where x.subscription_id = $1 and x.lane >= $2 and x.lane < $3"
+	" and x.status = 'RETRY' and x.replay_no > 0 limit $6))",
+	6, {INT4OID, INT4OID, INT4OID, INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement select_moving = {
@@ -225,12 +237,12 @@ read_generation(uint64 row, Generation *generation)
 /*
  * A change of `lanes` begins a new generation; only the oldest one is worked.  When it is
  * drained it ends here, in the router, and not before this process appends to a later one.
- * False when there is still more than one.
+ * False when there is still more than one; *more when it can be gone on with at once.
  */
 static bool
-end_generation(const OutboxSubscription *s)
+end_generation(const OutboxSubscription *s, bool *more)
 {
-	Datum		args[3] = {Int32GetDatum(s->id)};
+	Datum		args[6] = {Int32GetDatum(s->id)};
 	Generation	old;
 	Generation	next;
 	bool		isnull;
@@ -247,6 +259,12 @@ end_generation(const OutboxSubscription *s)
 	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) ||
 		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) old.lanes)
 		return false;
+	args[3] = Int32GetDatum(next.first_lane);
+	args[4] = Int32GetDatum(next.lanes);
+	args[5] = Int32GetDatum(MOVE_ROWS);
+	*more |= outbox_store_run(&move_replays, args, NULL, 0) == MOVE_ROWS;
+	if (*more)
+		return false;
 	move_exceptions(s, args, &next);
 	move_gates(args, &next);
 	outbox_store_run(&delete_old_lanes, args, NULL, 0);
@@ -254,20 +272,22 @@ end_generation(const OutboxSubscription *s)
 	return false;
 }
 
-/* Those that wait for it wait for us: looked at in each step, until there is none. */
-static void
+/* Those that wait for it wait for us: looked at in each step, until there is none.  True when there is more to do at once. */
+static bool
 end_generations(OutboxSubscription *subscriptions, int n)
 {
 	static uint64 settled = 0;
 	uint64		version = outbox_subscription_version();
 	bool		all = true;
+	bool		more = false;
 
 	if (settled == version)
-		return;
+		return false;
 	for (int i = 0; i < n; i++)
-		all &= end_generation(&subscriptions[i]);
+		all &= end_generation(&subscriptions[i], &more);
 	if (all)
 		settled = version;
+	return more;
 }
 
 /* ---------------------------------------------------------------- trimming */
@@ -391,6 +411,7 @@ outbox_maintenance_step(void)
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
 	bool		pausing = (step == 0 && now < next);
+	bool		moving = false;
 	bool		more = false;
 	int			n;
 
@@ -403,7 +424,7 @@ outbox_maintenance_step(void)
 	n = outbox_subscription_all(&subscriptions);
 	if (known.recorded && !known.held)
 	{
-		end_generations(subscriptions, n);
+		moving = end_generations(subscriptions, n);
 		if (!pausing)
 			more = take_step(step, subscriptions, n, known.incarnation);
 	}
@@ -411,10 +432,10 @@ outbox_maintenance_step(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (pausing)
-		return false;
+		return moving;
 	if (!more)
 		step = step < n + 2 ? step + 1 : 0;
 	if (step == 0 && !more)
 		next = now + PAUSE_US;
-	return step != 0 || more;
+	return step != 0 || more || moving;
 }

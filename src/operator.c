@@ -23,9 +23,9 @@ static OutboxStatement select_id = {
 };
 
 static OutboxStatement insert_entry = {
-	"insert into outbox.operator_entry (at, role_name, action, subscription, event_id, reason)"
-	" values ($1, $2, $3, $4, $5, $6)",
-	6, {TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID, TEXTOID}
+	"insert into outbox.operator_entry (at, role_name, session_role, action, subscription, event_id, events, reason, detail)"
+	" values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+	9, {TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID, INT8OID, TEXTOID, TEXTOID}
 };
 
 Datum
@@ -72,28 +72,47 @@ outbox_operator_find_subscription(const char *subscription)
 	return DatumGetInt32(outbox_store_value(0, 1, &isnull));
 }
 
+/* Text or null, and its mark. */
+static Datum
+text_or_null(const char *text, char *null)
+{
+	*null = text == NULL ? 'n' : ' ';
+	return text == NULL ? (Datum) 0 : CStringGetTextDatum(text);
+}
+
+/* The role that acts, and the one that logged in when that is another. */
+static void
+write_entry(Oid role, const char *action, const char *subscription, const pg_uuid_t *event_id,
+			const int64 *events, const char *reason, const char *detail)
+{
+	Oid			session_role = GetSessionUserId();
+	Datum		values[9];
+	char		nulls[9];
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[0] = TimestampTzGetDatum(outbox_settings_now());
+	values[1] = CStringGetTextDatum(GetUserNameFromId(role, false));
+	values[2] = text_or_null(session_role == role ? NULL : GetUserNameFromId(session_role, true), &nulls[2]);
+	values[3] = CStringGetTextDatum(action);
+	values[4] = text_or_null(subscription, &nulls[4]);
+	values[5] = event_id == NULL ? (Datum) 0 : UUIDPGetDatum(event_id);
+	nulls[5] = event_id == NULL ? 'n' : ' ';
+	values[6] = events == NULL ? (Datum) 0 : Int64GetDatum(*events);
+	nulls[6] = events == NULL ? 'n' : ' ';
+	values[7] = text_or_null(reason, &nulls[7]);
+	values[8] = text_or_null(detail, &nulls[8]);
+	(void) outbox_store_run(&insert_entry, values, nulls, 0);
+}
+
 void
 outbox_operator_record(Oid role, const char *action, const char *subscription,
 					   const pg_uuid_t *event_id, const char *reason)
 {
-	Datum		values[6] = {
-		TimestampTzGetDatum(outbox_settings_now()),
-		CStringGetTextDatum(GetUserNameFromId(role, false)),
-		CStringGetTextDatum(action),
-	};
-	char		nulls[7] = "      ";
+	write_entry(role, action, subscription, event_id, NULL, reason, NULL);
+}
 
-	if (subscription != NULL)
-		values[3] = CStringGetTextDatum(subscription);
-	else
-		nulls[3] = 'n';
-	if (event_id != NULL)
-		values[4] = UUIDPGetDatum(event_id);
-	else
-		nulls[4] = 'n';
-	if (reason != NULL)
-		values[5] = CStringGetTextDatum(reason);
-	else
-		nulls[5] = 'n';
-	(void) outbox_store_run(&insert_entry, values, nulls, 0);
+void
+outbox_operator_record_many(Oid role, const char *action, const char *subscription, int64 events, const char *detail)
+{
+	write_entry(role, action, subscription, NULL, &events, NULL, detail);
 }

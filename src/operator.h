@@ -25,4 +25,8 @@ extern int32 outbox_operator_find_subscription(const char *subscription);
 extern void outbox_operator_record(Oid role, const char *action, const char *subscription,
 								   const pg_uuid_t *event_id, const char *reason);
 
+/* the same for a call that moves many deliveries: how many, and which were asked for (may be NULL) */
+extern void outbox_operator_record_many(Oid role, const char *action, const char *subscription, int64 events,
+										const char *detail);
+
 #endif							/* OUTBOX_OPERATOR_H */

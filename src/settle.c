@@ -31,16 +31,24 @@ static OutboxStatement insert_exception = {
 	9, {INT4OID, UUIDOID, INT2OID, INT4OID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID}
 };
 
-/* the oldest due one whose key has no older unfinished one */
+/* the oldest due one, no replay, whose key has no older unfinished one */
 static OutboxStatement select_due = {
 	"select x.event_id, x.replay_no, x.position, x.attempts, x.attempts_before, x.tenant_id, x.event_key"
 	" from outbox.delivery_exception x where x.subscription_id = $1 and x.lane = $2 and x.status = 'RETRY'"
-	" and x.next_attempt_at <= $3 and (x.event_key is null or not exists ("
+	" and x.replay_no = 0 and x.next_attempt_at <= $3 and (x.event_key is null or not exists ("
 	"select from outbox.delivery_exception o where o.subscription_id = x.subscription_id and o.tenant_id = x.tenant_id"
 	" and o.event_key = x.event_key and o.position < x.position and o.event_key is not null and o.status <> 'DISCARDED'"
 	" and (o.status <> 'REVIEW_REQUIRED' or $4)))"
 	" order by x.next_attempt_at limit 1 for update skip locked",
 	4, {INT4OID, INT4OID, TIMESTAMPTZOID, BOOLOID}
+};
+
+/* replays have no key */
+static OutboxStatement select_due_replay = {
+	"select x.event_id, x.replay_no, x.position, x.attempts, x.attempts_before, x.tenant_id, x.event_key"
+	" from outbox.delivery_exception x where x.subscription_id = $1 and x.lane = $2 and x.status = 'RETRY'"
+	" and x.replay_no > 0 and x.next_attempt_at <= $3 order by x.next_attempt_at limit 1 for update skip locked",
+	3, {INT4OID, INT4OID, TIMESTAMPTZOID}
 };
 
 static OutboxStatement start_due = {
@@ -130,7 +138,7 @@ static OutboxStatement select_ended = {
 static OutboxStatement select_waived = {
 	"select g.tenant_id, g.event_key from outbox.gate g, outbox.delivery_exception x"
 	" where g.subscription_id = $1 and g.lane = $2 and x.subscription_id = g.subscription_id"
-	" and x.event_id = g.held_by and x.status = 'REVIEW_REQUIRED' limit 100",
+	" and x.event_id = g.held_by and x.replay_no = 0 and x.status = 'REVIEW_REQUIRED' limit 100",
 	2, {INT4OID, INT4OID}
 };
 
@@ -281,7 +289,8 @@ outbox_settle_start_first(const OutboxSubscription *s, OutboxDelivery *d, Outbox
 }
 
 bool
-outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d, OutboxProcess *self)
+outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, bool replay, OutboxDelivery *d,
+						OutboxProcess *self)
 {
 	Datum		args[5];
 
@@ -289,7 +298,7 @@ outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, OutboxDel
 	args[1] = Int32GetDatum(lane->lane);
 	args[2] = TimestampTzGetDatum(outbox_settings_now());
 	args[3] = BoolGetDatum(s->block_on_review);
-	if (outbox_store_run(&select_due, args, NULL, 1) == 0)
+	if (outbox_store_run(replay ? &select_due_replay : &select_due, args, NULL, 1) == 0)
 		return false;
 	read_delivery(lane, 0, d);
 	d->attempts++;

@@ -33,8 +33,9 @@ typedef struct OutboxDelivery
 /* put the start on record: the delivery is IN_PROGRESS, its attempt counted, the key's gate closed */
 extern void outbox_settle_start_first(const OutboxSubscription *s, OutboxDelivery *d, OutboxProcess *self);
 
-/* the due delivery of the lane that has waited longest, now IN_PROGRESS; false when there is none */
-extern bool outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d, OutboxProcess *self);
+/* the due delivery of the lane, or due replay, that has waited longest, now IN_PROGRESS; false when there is none */
+extern bool outbox_settle_start_due(const OutboxSubscription *s, OutboxLane *lane, bool replay, OutboxDelivery *d,
+									OutboxProcess *self);
 
 /* the same for the first parked one behind an open gate that must be worked carefully; false when there is none */
 extern bool outbox_settle_start_parked(const OutboxSubscription *s, OutboxLane *lane, OutboxDelivery *d,

@@ -210,9 +210,14 @@ create table outbox.delivery_exception (
     primary key (subscription_id, event_id, replay_no),
     check ((status = 'RETRY') = (next_attempt_at is not null))
 ) with (fillfactor = 70);
-comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none.';
+comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none. A replay (replay_no > 0) is a row from its beginning, without event_key and position: it stands outside of the order of keys.';
 create index delivery_exception_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
     where status = 'RETRY';
+-- live retries and replays are found apart, so that neither waits behind a million of the others
+create index delivery_exception_live_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
+    where status = 'RETRY' and replay_no = 0;
+create index delivery_exception_replay_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
+    where status = 'RETRY' and replay_no > 0;
 create index delivery_exception_started on outbox.delivery_exception (subscription_id, lane)
     where status = 'IN_PROGRESS';
 create index delivery_exception_ended on outbox.delivery_exception (subscription_id, lane)
@@ -220,7 +225,7 @@ create index delivery_exception_ended on outbox.delivery_exception (subscription
 create index delivery_exception_key on outbox.delivery_exception (subscription_id, tenant_id, event_key, position)
     where event_key is not null and status <> 'DISCARDED';
 create index delivery_exception_event on outbox.delivery_exception (event_id);
-create index delivery_exception_review on outbox.delivery_exception (subscription_id, failed_at)
+create index delivery_exception_review on outbox.delivery_exception (subscription_id, event_id, replay_no)
     where status = 'REVIEW_REQUIRED';
 
 -- A key whose later events wait behind an unfinished one.
@@ -275,12 +280,15 @@ create table outbox.operator_entry (
     entry_id bigint generated always as identity primary key,
     at timestamptz not null,
     role_name text collate "C" not null,
+    session_role text collate "C",
     action text collate "C" not null,
     subscription text collate "C",
     event_id uuid,
-    reason text collate "C"
+    events bigint,
+    reason text collate "C",
+    detail text collate "C"
 );
-comment on table outbox.operator_entry is 'Who did what by hand, and when.';
+comment on table outbox.operator_entry is 'Who did what by hand, and when. session_role: who had logged in, when that is not role_name. events: how many deliveries a call for many moved, detail: which it asked for.';
 
 revoke all on all tables in schema outbox from public;
 revoke all on all sequences in schema outbox from public;

@@ -30,4 +30,4 @@ language c volatile parallel restricted
 as 'MODULE_PATHNAME', 'outbox_retry_after';
 revoke all on function outbox.retry_after(interval, text, boolean) from public;
 comment on function outbox.retry_after(interval, text, boolean) is
-'In a handler: try the event again after delay (0 to 30 days; longer is cut), with count_attempt => false without using an attempt. Raises an error (OB004), which must leave the handler to count. Errors: 22023 for a delay that is null or negative or a malformed code, 55000 outside of a handler.';
+'In a handler: try the event again after delay (0 to 30 days), with count_attempt => false without using an attempt. Raises an error (OB004), which must leave the handler to count. Errors: 22023 for a delay that is null or out of range or a malformed code, 55000 outside of a handler.';

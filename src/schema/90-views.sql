@@ -319,8 +319,11 @@ select o.entry_id,
        o.action,
        o.subscription,
        o.event_id,
-       o.reason
+       o.reason,
+       o.session_role,
+       o.events,
+       o.detail
 from outbox.operator_entry o;
 revoke all on outbox.operator_log from public;
 comment on view outbox.operator_log is
-'Who did what by hand, and when. Cost: a scan of all entries.';
+'Who did what by hand, and when: one row a call that changed something, written in its transaction. role_name: who acted; session_role: who had logged in, when that is another role. reason: of a discard, or what an alteration changed. events: how many deliveries outbox.retry_all() or outbox.replay() moved, detail: which were asked for. Cost: a scan of all entries.';
