@@ -153,6 +153,7 @@ static OutboxStatement deletions[] = {
 	{"delete from outbox.delayed where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_entry where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_cursor where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.exception_count where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };
 

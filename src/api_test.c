@@ -7,15 +7,18 @@
 #include "outbox.h"
 
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 
 #include "backoff.h"
+#include "histogram.h"
 #include "pattern.h"
 
 PG_FUNCTION_INFO_V1(outbox_test_backoff_delay);
 PG_FUNCTION_INFO_V1(outbox_test_check);
 PG_FUNCTION_INFO_V1(outbox_test_matches);
 PG_FUNCTION_INFO_V1(outbox_test_key_hash);
+PG_FUNCTION_INFO_V1(outbox_test_quantile);
 
 /* (attempt integer, base bigint, factor float8, max bigint, spread float8) returns bigint */
 Datum
@@ -69,4 +72,17 @@ outbox_test_key_hash(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) outbox_pattern_key_hash(tenant ? VARDATA_ANY(tenant) : NULL,
 													tenant ? VARSIZE_ANY_EXHDR(tenant) : 0,
 													VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key)));
+}
+
+/* (us bigint[], fraction float8) returns float8: the quantile of a histogram of these times */
+Datum
+outbox_test_quantile(PG_FUNCTION_ARGS)
+{
+	ArrayType  *times = PG_GETARG_ARRAYTYPE_P(0);
+	uint64		counts[OUTBOX_HISTOGRAM_BUCKETS] = {0};
+	int			n = ArrayGetNItems(ARR_NDIM(times), ARR_DIMS(times));
+
+	for (int i = 0; i < n; i++)
+		counts[outbox_histogram_bucket(((int64 *) ARR_DATA_PTR(times))[i])]++;
+	PG_RETURN_FLOAT8(outbox_histogram_quantile(counts, PG_GETARG_FLOAT8(1)));
 }

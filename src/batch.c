@@ -36,6 +36,7 @@
 #include "utils/timestamp.h"
 
 #include "batch.h"
+#include "counters.h"
 #include "event_id.h"
 #include "extension.h"
 #include "segment.h"
@@ -823,6 +824,25 @@ call_handlers(Run *run)
 	outbox_handler_finish();
 }
 
+/* For outbox.metrics, once it is committed: the time of its publishing stands in an event's id. */
+static void
+count_completed(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	TimestampTz done_at = outbox_settings_now();
+	TimestampTz start_at = run->started_at;
+
+	for (int i = 0; i < run->ran; i++)
+	{
+		TimestampTz published_at = outbox_event_id_time_to(outbox_event_id_time_of(&batch->deliveries[i].event_id));
+
+		if (batch->completed == run->ran || run->processing_us[i] > 0)
+			outbox_counters_completed(batch->subscription->id, run->processing_us[i],
+									  start_at - published_at, done_at - published_at);
+		start_at += run->processing_us[i];
+	}
+}
+
 static void
 run_transaction(Run *run)
 {
@@ -844,6 +864,7 @@ run_transaction(Run *run)
 	close_run(run);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	count_completed(run);
 	for (int i = 0; batch->source == BATCH_FROM_LANES && i < batch->nlanes; i++)
 		batch->lanes[i]->cursor = Max(batch->lanes[i]->cursor, progress[i]);
 }

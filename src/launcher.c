@@ -37,6 +37,7 @@
 #include "utils/snapmgr.h"
 
 #include "children.h"
+#include "counters.h"
 #include "launcher.h"
 #include "process.h"
 #include "settings.h"
@@ -351,7 +352,10 @@ forget_databases(void)
 	}
 	LWLockRelease(outbox_shared->lock);
 	for (int i = 0; i < noids; i++)
+	{
 		outbox_shmem_forget_database(oids[i]);
+		outbox_counters_forget(oids[i]);
+	}
 
 	hash_seq_init(&sequence, databases);
 	while ((db = hash_seq_search(&sequence)) != NULL)

@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "counters.h"
 #include "extension.h"
 #include "lease.h"
 #include "settings.h"
@@ -315,6 +316,8 @@ outbox_lease_acquire(const OutboxSubscription *subscription, OutboxLane *lane, O
 	lane->held = true;
 	holds_outdated |= lane->outdated;
 	lane->unclean = unclean;
+	if (unclean)
+		outbox_counters_add(subscription->id, TOTAL_RECOVERED, 1);
 	lane->last_used = outbox_settings_ticks();
 	return true;
 }

@@ -18,7 +18,9 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "counters.h"
 #include "event_id.h"
+#include "exception_count.h"
 #include "extension.h"
 #include "maintenance.h"
 #include "pattern.h"
@@ -353,6 +355,17 @@ trim_lanes(const OutboxSubscription *s)
 	return more;
 }
 
+/* what is counted of subscriptions that are gone */
+static void
+trim_counters(OutboxSubscription *subscriptions, int n)
+{
+	int32	   *ids = palloc(sizeof(int32) * Max(1, n));
+
+	for (int i = 0; i < n; i++)
+		ids[i] = subscriptions[i].id;
+	outbox_counters_keep_only(n, ids);
+}
+
 static bool
 trim_rest(int incarnation)
 {
@@ -360,6 +373,7 @@ trim_rest(int incarnation)
 	Datum		rows = Int32GetDatum(TRIM_ROWS);
 	bool		more;
 
+	outbox_exception_count_fold();
 	more = outbox_store_run(&trim_ticks, args, NULL, 0) == TRIM_ROWS;
 	more |= outbox_store_run(&trim_orphans, &rows, NULL, 0) == TRIM_ROWS;
 	return more;
@@ -380,6 +394,7 @@ take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
 	}
 	if (step - 2 < n)
 		return trim_lanes(&subscriptions[step - 2]);
+	trim_counters(subscriptions, n);
 	return trim_rest(incarnation);
 }
 

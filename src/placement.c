@@ -17,6 +17,8 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "counters.h"
+#include "exception_count.h"
 #include "extension.h"
 #include "pattern.h"
 #include "placement.h"
@@ -39,6 +41,7 @@ typedef struct TypeRoute
 	char		type[OUTBOX_EVENT_TYPE_MAX + 1];
 	int			count;
 	int		   *subscriptions;	/* indexes into the cache of subscriptions */
+	int			unmatched;		/* events of the transaction at hand that nobody subscribes to */
 } TypeRoute;
 
 static MemoryContext placement_context = NULL;
@@ -149,6 +152,7 @@ route_of_type(OutboxPlacement *placement, const text *type)
 	if (!found)
 	{
 		route->count = 0;
+		route->unmatched = 0;
 		route->subscriptions = MemoryContextAlloc(types_context, Max(1, placement->nsubscriptions) * sizeof(int));
 		for (int i = 0; i < placement->nsubscriptions; i++)
 		{
@@ -321,6 +325,7 @@ append_delayed(OutboxPlacement *placement, const OutboxSubscription *s, Timestam
 	if (placement->delayed == NULL)
 		placement->delayed = outbox_store_open_writer(outbox_extension_relid("delayed"));
 	outbox_store_put(placement->delayed, values, nulls);
+	outbox_placement_count_delayed(placement, s - placement->subscriptions, 1);
 	placement->routed++;
 	placement->earliest_due = Min(placement->earliest_due, due_at);
 }
@@ -337,6 +342,19 @@ put_for(OutboxPlacement *placement, const OutboxSubscription *s, TupleTableSlot 
 		outbox_placement_put_entry(placement, s, event, id);
 }
 
+/* Lives until the announcement, which is after the commit. */
+static void
+note_unmatched(OutboxPlacement *placement, TypeRoute *route)
+{
+	MemoryContext old;
+
+	if (route->unmatched++ > 0)
+		return;
+	old = MemoryContextSwitchTo(types_context);
+	placement->unmatched = lappend(placement->unmatched, route);
+	MemoryContextSwitchTo(old);
+}
+
 /* To all that have joined the ticks, or to the one that catches up. */
 void
 outbox_placement_put(OutboxPlacement *placement, OutboxSubscription *only, TupleTableSlot *event, const pg_uuid_t *id)
@@ -344,6 +362,8 @@ outbox_placement_put(OutboxPlacement *placement, OutboxSubscription *only, Tuple
 	bool		isnull;
 	TypeRoute  *route = route_of_type(placement, DatumGetTextPP(slot_getattr(event, EV_EVENT_TYPE + 1, &isnull)));
 
+	if (route->count == 0 && only == NULL)
+		note_unmatched(placement, route);
 	for (int i = 0; i < route->count; i++)
 	{
 		int			index = route->subscriptions[i];
@@ -354,6 +374,14 @@ outbox_placement_put(OutboxPlacement *placement, OutboxSubscription *only, Tuple
 	}
 }
 
+void
+outbox_placement_count_delayed(OutboxPlacement *placement, int index, int n)
+{
+	if (placement->delayed_changes == NULL)
+		placement->delayed_changes = palloc0(sizeof(int) * placement->nsubscriptions);
+	placement->delayed_changes[index] += n;
+}
+
 /* Write out what was appended: before the commit, and before positions are read back. */
 void
 outbox_placement_end(OutboxPlacement *placement)
@@ -362,6 +390,29 @@ outbox_placement_end(OutboxPlacement *placement)
 		outbox_store_close_writer(placement->entries);
 	if (placement->delayed != NULL)
 		outbox_store_close_writer(placement->delayed);
+	for (int i = 0; placement->delayed_changes != NULL && i < placement->nsubscriptions; i++)
+		if (placement->delayed_changes[i] != 0)
+			outbox_exception_count_delayed(placement->subscriptions[i].id, placement->delayed_changes[i]);
+	placement->delayed_changes = NULL;
+}
+
+/* What has become of the events, for outbox.metrics. */
+static void
+count_routed(OutboxPlacement *placement)
+{
+	ListCell   *cell;
+
+	if (placement->routed > 0)
+		outbox_counters_add(0, TOTAL_ROUTED, placement->routed);
+	foreach(cell, placement->unmatched)
+	{
+		TypeRoute  *route = lfirst(cell);
+
+		outbox_counters_unmatched(route->type, route->unmatched, placement->now);
+		route->unmatched = 0;
+	}
+	list_free(placement->unmatched);
+	placement->unmatched = NIL;
 }
 
 /* The subscriptions are still those of outbox_placement_begin(): they are read again only when asked for. */
@@ -383,6 +434,7 @@ outbox_placement_announce(OutboxPlacement *placement)
 	bool		any = false;
 
 	wake_waiters(placement);
+	count_routed(placement);
 	if (db == NULL)
 		return;
 	for (int i = 0; i < OUTBOX_HINT_WORDS; i++)

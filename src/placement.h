@@ -9,6 +9,7 @@
 #include "outbox.h"
 
 #include "executor/tuptable.h"
+#include "nodes/pg_list.h"
 
 #include "shmem.h"
 #include "store.h"
@@ -22,6 +23,8 @@ typedef struct OutboxPlacement
 	OutboxSubscription *subscriptions;
 	int			nsubscriptions;
 	int			routed;
+	int		   *delayed_changes;	/* by subscription: how many more wait for their time; NULL: none has changed */
+	List	   *unmatched;		/* types that nobody subscribes to, see placement.c */
 	TimestampTz earliest_due;	/* of what was put aside until it is due, or DT_NOEND */
 	/* lanes that got something: hints to give after the commit */
 	uint64		hints[OUTBOX_HINT_WORDS];
@@ -38,6 +41,9 @@ extern void outbox_placement_put(OutboxPlacement *placement, OutboxSubscription 
 /* into the lane of one subscription, now, whatever its due time */
 extern void outbox_placement_put_entry(OutboxPlacement *placement, const OutboxSubscription *s, TupleTableSlot *event,
 									   const pg_uuid_t *id);
+
+/* a delayed delivery of a subscription, by its index, has come (n = 1) or gone (-1) */
+extern void outbox_placement_count_delayed(OutboxPlacement *placement, int index, int n);
 
 /* write out what was put: before the commit */
 extern void outbox_placement_end(OutboxPlacement *placement);

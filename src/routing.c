@@ -38,6 +38,7 @@
 #include "utils/xid8.h"
 
 #include "candidate.h"
+#include "exception_count.h"
 #include "extension.h"
 #include "placement.h"
 #include "routing.h"
@@ -528,6 +529,11 @@ route_due(OutboxPlacement *placement, int32 subscription_id, const pg_uuid_t *id
 	OutboxSegment segment;
 	OutboxScan	scan;
 
+	for (int i = 0; i < placement->nsubscriptions; i++)
+	{
+		if (placement->subscriptions[i].id == subscription_id)
+			outbox_placement_count_delayed(placement, i, -1);
+	}
 	if (!outbox_segment_find(id, false, &segment))
 		return;
 	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
@@ -692,6 +698,7 @@ outbox_routing_activate(void)
 	/* leases and starts on record are those of processes of the database that was copied */
 	outbox_store_run(&free_lanes, NULL, NULL, 0);
 	outbox_store_run(&put_back_started, &args[3], NULL, 0);
+	outbox_exception_count_recount();
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("segment"));
 	outbox_subscription_changed();

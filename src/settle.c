@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 
 #include "alert.h"
+#include "counters.h"
 #include "extension.h"
 #include "settings.h"
 #include "settle.h"
@@ -415,7 +416,10 @@ outbox_settle_fail_started(const OutboxSubscription *s, OutboxDelivery *d, const
 	args[8] = TimestampTzGetDatum(now);
 	outbox_store_run(&fail_exception, args, nulls, 0);
 	if (verdict.counted)
+	{
 		record_attempt(s, d, failure, now, self);
+		outbox_counters_failed(s->id, failure->code, verdict.review);
+	}
 	if (verdict.review && !s->block_on_review)
 		rederive_gate(s, d->lane, d->tenant_id, d->event_key);
 	else

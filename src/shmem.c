@@ -14,6 +14,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "counters.h"
 #include "event_id.h"
 #include "settings.h"
 #include "shmem.h"
@@ -70,7 +71,8 @@ request_shmem(void)
 	if (previous_request_hook)
 		previous_request_hook();
 	RequestAddinShmemSpace(shmem_size());
-	RequestNamedLWLockTranche(TRANCHE, 1);
+	RequestAddinShmemSpace(outbox_counters_size());
+	RequestNamedLWLockTranche(TRANCHE, 2);
 }
 
 static void
@@ -78,6 +80,7 @@ create_shmem(void)
 {
 	bool		found;
 	char	   *at;
+	void	   *counters;
 
 	if (previous_startup_hook)
 		previous_startup_hook();
@@ -120,6 +123,8 @@ create_shmem(void)
 			pg_atomic_init_u32(&process->lane, 0);
 		}
 	}
+	counters = ShmemInitStruct("outbox counters", outbox_counters_size(), &found);
+	outbox_counters_attach(counters, &GetNamedLWLockTranche(TRANCHE)[1].lock, found);
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -228,6 +228,27 @@ create index delivery_exception_event on outbox.delivery_exception (event_id);
 create index delivery_exception_review on outbox.delivery_exception (subscription_id, event_id, replay_no)
     where status = 'REVIEW_REQUIRED';
 
+-- How many of them have which status: differences, appended by a trigger, whose sum is exact.
+-- (Not dumped: activate() counts anew.)
+create table outbox.exception_count (
+    entry_id bigint primary key,
+    subscription_id integer not null,
+    status text collate "C" not null,
+    event_type text collate "C" not null,
+    n bigint not null
+);
+comment on table outbox.exception_count is 'Differences in the number of deliveries by subscription and status, and for those in review by event type ('''' for the others); upkeep folds them. DELAYED: rows of outbox.delayed.';
+
+create function outbox.count_exceptions()
+returns trigger
+language c
+as 'MODULE_PATHNAME', 'outbox_count_exceptions';
+revoke all on function outbox.count_exceptions() from public;
+comment on function outbox.count_exceptions() is 'Internal: the trigger that keeps outbox.exception_count.';
+create trigger count_exceptions after insert or update or delete on outbox.delivery_exception
+    for each row execute function outbox.count_exceptions();
+alter table outbox.delivery_exception enable always trigger count_exceptions;
+
 -- A key whose later events wait behind an unfinished one.
 create table outbox.gate (
     gate_id bigint generated always as identity primary key,

@@ -1,0 +1,177 @@
+/*
+ * exception_count.c - how many deliveries have which status, without counting them.
+ *
+ * A million deliveries in review are as quickly counted as one: whoever changes
+ * a row of outbox.delivery_exception appends what it changes in the count, in its own
+ * transaction, so that nobody waits for a shared number.  Those in review are counted by event type too,
+ * because types differ in importance.
+ */
+#include "outbox.h"
+
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "exception_count.h"
+#include "extension.h"
+#include "segment.h"
+#include "shmem.h"
+#include "store.h"
+
+#define REVIEW_REQUIRED "REVIEW_REQUIRED"
+#define DELAYED			"DELAYED"
+#define FOLD_AT			1000	/* differences */
+
+/* what a row counts as */
+typedef struct Counted
+{
+	bool		is;				/* there is a row */
+	int32		subscription_id;
+	char	   *status;
+	pg_uuid_t	event_id;
+} Counted;
+
+static OutboxStatement select_many = {
+	"select 1 from outbox.exception_count offset $1 limit 1",
+	1, {INT8OID}
+};
+
+static OutboxStatement take_all = {
+	"with gone as (delete from outbox.exception_count returning subscription_id, status, event_type, n)"
+	" select subscription_id, status, event_type, sum(n)::bigint from gone group by subscription_id, status, event_type"
+	" having sum(n) <> 0"
+};
+
+static OutboxStatement delete_all = {
+	"delete from outbox.exception_count"
+};
+
+static OutboxStatement count_all = {
+	"select x.subscription_id, x.status, coalesce(e.event_type, ''), count(*)"
+	" from outbox.delivery_exception x left join outbox.event_log e"
+	" on x.status = 'REVIEW_REQUIRED' and e.event_id = x.event_id"
+	" group by x.subscription_id, x.status, coalesce(e.event_type, '')"
+	" union all select subscription_id, 'DELAYED', '', count(*) from outbox.delayed group by subscription_id"
+};
+
+static int
+column(Relation rel, const char *name)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < desc->natts; i++)
+		if (strcmp(NameStr(TupleDescAttr(desc, i)->attname), name) == 0)
+			return i + 1;
+	elog(ERROR, "column %s is missing", name);
+	return 0;
+}
+
+static Counted
+read_row(Relation rel, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	Counted		row = {.is = tuple != NULL};
+	bool		isnull;
+
+	if (!row.is)
+		return row;
+	row.subscription_id = DatumGetInt32(heap_getattr(tuple, column(rel, "subscription_id"), desc, &isnull));
+	row.status = TextDatumGetCString(heap_getattr(tuple, column(rel, "status"), desc, &isnull));
+	row.event_id = *DatumGetUUIDP(heap_getattr(tuple, column(rel, "event_id"), desc, &isnull));
+	return row;
+}
+
+/* The event's type, by one index probe; '' when it is not in the log. */
+static Datum
+type_of(const pg_uuid_t *id)
+{
+	OutboxSegment segment;
+	OutboxScan	scan;
+	Datum		type = 0;
+	bool		isnull;
+
+	if (!outbox_segment_find(id, false, &segment))
+		return CStringGetTextDatum("");
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetLatestSnapshot(), 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+		type = PointerGetDatum(PG_DETOAST_DATUM_COPY(slot_getattr(scan.slot, EV_EVENT_TYPE + 1, &isnull)));
+	outbox_store_end_scan(&scan);
+	return type != 0 ? type : CStringGetTextDatum("");
+}
+
+static void
+put(OutboxWriter *writer, Datum subscription_id, Datum status, Datum event_type, Datum n)
+{
+	Datum		values[5] = {Int64GetDatum(outbox_shmem_next_id_time(1)), subscription_id, status, event_type, n};
+	bool		nulls[5] = {false};
+
+	outbox_store_put(writer, values, nulls);
+}
+
+static void
+append(const Counted *row, int n)
+{
+	OutboxWriter *writer;
+	bool		typed = strcmp(row->status, REVIEW_REQUIRED) == 0;
+
+	writer = outbox_store_open_writer(outbox_extension_relid("exception_count"));
+	put(writer, Int32GetDatum(row->subscription_id), CStringGetTextDatum(row->status),
+		typed ? type_of(&row->event_id) : CStringGetTextDatum(""), Int64GetDatum(n));
+	outbox_store_close_writer(writer);
+}
+
+void
+outbox_exception_count_change(Relation rel, HeapTuple before, HeapTuple after)
+{
+	Counted		old = read_row(rel, before);
+	Counted		new = read_row(rel, after);
+
+	if (old.is && new.is && old.subscription_id == new.subscription_id && strcmp(old.status, new.status) == 0)
+		return;
+	if (old.is)
+		append(&old, -1);
+	if (new.is)
+		append(&new, 1);
+}
+
+void
+outbox_exception_count_delayed(int32 subscription_id, int n)
+{
+	Counted		row = {.is = true, .subscription_id = subscription_id, .status = DELAYED};
+
+	append(&row, n);
+}
+
+/* The rows of SPI_tuptable, as they are. */
+static void
+append_rows(uint64 n)
+{
+	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid("exception_count"));
+	bool		isnull;
+
+	for (uint64 i = 0; i < n; i++)
+		put(writer, outbox_store_value(i, 1, &isnull), outbox_store_value(i, 2, &isnull),
+			outbox_store_value(i, 3, &isnull), outbox_store_value(i, 4, &isnull));
+	outbox_store_close_writer(writer);
+}
+
+void
+outbox_exception_count_fold(void)
+{
+	Datum		few = Int64GetDatum(FOLD_AT);
+
+	if (outbox_store_run(&select_many, &few, NULL, 1) > 0)
+		append_rows(outbox_store_run(&take_all, NULL, NULL, 0));
+}
+
+void
+outbox_exception_count_recount(void)
+{
+	(void) outbox_store_run(&delete_all, NULL, NULL, 0);
+	append_rows(outbox_store_run(&count_all, NULL, NULL, 0));
+}

@@ -1,0 +1,224 @@
+-- ---------------------------------------------------------------------------
+-- Numbers for monitoring.  Totals and times are counted in shared memory, the rest
+-- are index probes and sums of few rows, whatever the size of the log: cheap enough for a
+-- scrape every few seconds, on a standby and in a read-only transaction too.  Labels
+-- are subscription, event type and code; never a key, a tenant or an id.
+-- ---------------------------------------------------------------------------
+
+create function outbox.counters(
+    out subscription_id integer,
+    out completed bigint,
+    out failed bigint,
+    out review bigint,
+    out recovered bigint,
+    out handler_us bigint,
+    out routed bigint,
+    out unmatched bigint,
+    out handler_p50 float8, out handler_p95 float8, out handler_p99 float8,
+    out start_p50 float8, out start_p95 float8, out start_p99 float8,
+    out done_p50 float8, out done_p95 float8, out done_p99 float8)
+returns setof record
+language c volatile
+as 'MODULE_PATHNAME', 'outbox_counters';
+revoke all on function outbox.counters() from public;
+comment on function outbox.counters() is 'Internal: what outbox.metrics shows of shared memory; subscription 0 is the database.';
+
+create function outbox.failure_counters(
+    out subscription_id integer,
+    out error_code text,
+    out failed bigint)
+returns setof record
+language c volatile
+as 'MODULE_PATHNAME', 'outbox_failure_counters';
+revoke all on function outbox.failure_counters() from public;
+comment on function outbox.failure_counters() is 'Internal: what outbox.failure_metrics shows of shared memory.';
+
+create function outbox.unmatched_types(
+    out event_type text,
+    out events bigint,
+    out last_seen_at timestamptz)
+returns setof record
+language c volatile
+as 'MODULE_PATHNAME', 'outbox_unmatched_types';
+revoke all on function outbox.unmatched_types() from public;
+comment on function outbox.unmatched_types() is 'Internal: what outbox.unmatched_event_type shows of shared memory.';
+
+create function outbox.published_at_of(event_id uuid)
+returns timestamptz
+language c
+stable strict
+cost 20
+as 'MODULE_PATHNAME', 'outbox_published_at_of';
+revoke all on function outbox.published_at_of(uuid) from public;
+comment on function outbox.published_at_of(uuid) is
+'When an event was published; null when it is not in the log (any more). One index probe.';
+
+create view outbox.metrics as
+with counted as materialized (
+    select c.subscription_id,
+           coalesce(sum(c.n) filter (where c.status = 'RETRY'), 0)::bigint as retry,
+           coalesce(sum(c.n) filter (where c.status = 'IN_PROGRESS'), 0)::bigint as in_progress,
+           coalesce(sum(c.n) filter (where c.status = 'REVIEW_REQUIRED'), 0)::bigint as review_required,
+           coalesce(sum(c.n) filter (where c.status = 'DISCARDED'), 0)::bigint as discarded,
+           coalesce(sum(c.n) filter (where c.status = 'DELAYED'), 0)::bigint as delayed
+    from outbox.exception_count c
+    group by c.subscription_id)
+select s.subscription,
+       lanes.backlog + parked.ready as backlog,
+       greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
+       coalesce(counted.in_progress, 0) + workers.n as in_progress,
+       coalesce(counted.retry, 0) as retry,
+       parked.blocked,
+       coalesce(counted.review_required, 0) as review_required,
+       coalesce(counted.discarded, 0) as discarded,
+       coalesce(counted.delayed, 0) as delayed,
+       coalesce(k.completed, 0) as completed_total,
+       coalesce(k.failed, 0) as failed_total,
+       coalesce(k.completed + k.failed, 0) as attempts_total,
+       coalesce(k.review, 0) as review_total,
+       coalesce(k.recovered, 0) as lease_recoveries_total,
+       coalesce(k.handler_us, 0) / 1e6::float8 as handler_seconds_total,
+       k.handler_p50 as handler_ms_p50, k.handler_p95 as handler_ms_p95, k.handler_p99 as handler_ms_p99,
+       k.start_p50 as publish_to_start_ms_p50, k.start_p95 as publish_to_start_ms_p95, k.start_p99 as publish_to_start_ms_p99,
+       k.done_p50 as publish_to_done_ms_p50, k.done_p95 as publish_to_done_ms_p95, k.done_p99 as publish_to_done_ms_p99,
+       s.paused,
+       t.stopped_at is not null or coalesce(t.outage_until > outbox.clock(), false) as stopped
+from outbox.subscription s
+join outbox.subscription_state t on t.subscription_id = s.subscription_id
+left join counted on counted.subscription_id = s.subscription_id
+left join outbox.counters() k on k.subscription_id = s.subscription_id
+cross join lateral (
+    select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
+           min(ends.next_event_id::text collate "C") as next_event_id
+    from outbox.lane l
+    cross join lateral (
+        select coalesce(max(c.position), l.base) as position
+        from outbox.lane_cursor c
+        where c.subscription_id = l.subscription_id and c.lane = l.lane) done
+    cross join lateral (
+        select (select max(e.position)
+                from outbox.lane_entry e
+                where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
+               (select e.event_id
+                from outbox.lane_entry e
+                where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
+                order by e.position
+                limit 1) as next_event_id) ends
+    where l.subscription_id = s.subscription_id) lanes
+cross join lateral (
+    select outbox.published_at_of(lanes.next_event_id::uuid) as published_at offset 0) oldest
+cross join lateral (
+    select count(*) filter (where held_by is null) as ready,
+           count(*) filter (where held_by is not null) as blocked
+    from (
+        select g.held_by
+        from outbox.gate g
+        join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
+        where g.subscription_id = s.subscription_id
+        limit 10000) counted) parked
+cross join lateral (
+    select count(*) as n
+    from outbox.process_list() w
+    where w.subscription_id = s.subscription_id
+      and w.event_id is not null
+      and not exists (
+          select from outbox.delivery_exception x
+          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
+revoke all on outbox.metrics from public;
+comment on view outbox.metrics is
+'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.
+Cost: some index probes a lane, and what is parked, up to 10,000; whatever the size of the log and of what is in review.';
+
+create view outbox.failure_metrics as
+select s.subscription,
+       f.error_code,
+       f.failed as failed_total
+from outbox.failure_counters() f
+join outbox.subscription s on s.subscription_id = f.subscription_id;
+revoke all on outbox.failure_metrics from public;
+comment on view outbox.failure_metrics is
+'Failed attempts by subscription and error code since the statistics began; after 15 codes of a subscription the rest count as "other". Cost: reads shared memory.';
+
+create view outbox.review_metrics as
+select s.subscription,
+       c.event_type,
+       'medium' as importance,
+       sum(c.n)::bigint as review_required
+from outbox.exception_count c
+join outbox.subscription s on s.subscription_id = c.subscription_id
+where c.status = 'REVIEW_REQUIRED'
+group by s.subscription, c.event_type
+having sum(c.n) > 0;
+revoke all on outbox.review_metrics from public;
+comment on view outbox.review_metrics is
+'Deliveries in review by subscription and event type, with the importance of the type. Cost: reads a few hundred rows, however many are in review.';
+
+create view outbox.unmatched_event_type as
+select u.event_type,
+       u.events,
+       u.last_seen_at
+from outbox.unmatched_types() u;
+revoke all on outbox.unmatched_event_type from public;
+comment on view outbox.unmatched_event_type is
+'Event types that were routed to no subscription since the statistics began, the 256 seen last on the server: perhaps the pattern of a subscription has a slip of the pen, or the subscription was made after the event. Cost: reads shared memory.';
+
+create view outbox.snapshot_holder as
+select h.kind,
+       h.name,
+       h.pid,
+       h.since,
+       h.xids_behind
+from (
+    select 'session' as kind,
+           coalesce(nullif(a.application_name, ''), a.backend_type) as name,
+           a.pid,
+           a.xact_start as since,
+           greatest(age(a.backend_xmin), age(a.backend_xid)) as xids_behind
+    from pg_catalog.pg_stat_activity a
+    where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+    union all
+    select 'prepared transaction', p.gid, null, p.prepared, age(p.transaction)
+    from pg_catalog.pg_prepared_xacts p
+    union all
+    select 'replication slot', r.slot_name::text, r.active_pid, null, greatest(age(r.xmin), age(r.catalog_xmin))
+    from pg_catalog.pg_replication_slots r
+    where r.xmin is not null or r.catalog_xmin is not null
+    union all
+    select 'standby', w.application_name, w.pid, null, age(w.backend_xmin)
+    from pg_catalog.pg_stat_replication w
+    where w.backend_xmin is not null) h
+order by h.xids_behind desc nulls last;
+revoke all on outbox.snapshot_holder from public;
+comment on view outbox.snapshot_holder is
+'Who keeps vacuum from removing dead rows, the worst first: a session (its application_name), a prepared transaction, a replication slot or a standby; since when, and how many transaction ids behind. since is null for sessions of other roles unless the reader is a member of pg_read_all_stats.';
+
+create view outbox.server_metrics as
+select outbox.is_held() as held,
+       current_setting('outbox.dispatch') = 'on' as dispatch,
+       coalesce(p.router_running, false) as router_running,
+       p.workers_wanted,
+       p.workers_running,
+       coalesce(c.routed, 0) as routed_total,
+       coalesce(c.unmatched, 0) as unmatched_total,
+       greatest(0, extract(epoch from outbox.clock() - waiting.published_at))::float8 as router_lag_seconds,
+       (select max(h.xids_behind) from outbox.snapshot_holder h) as oldest_snapshot_xids,
+       (select extract(epoch from clock_timestamp() - min(h.since))::float8 from outbox.snapshot_holder h) as oldest_snapshot_seconds
+from (
+    select bool_or(l.process = 'router' and l.pid is not null) as router_running,
+           max(l.workers_wanted) as workers_wanted,
+           max(l.workers_running) as workers_running
+    from outbox.process_list() l) p
+left join outbox.counters() c on c.subscription_id = 0
+left join lateral (
+    select e.published_at
+    from outbox.event_log e
+    where e.xid >= (
+        select pg_snapshot_xmax(t.target)
+        from outbox.tick t
+        order by t.incarnation desc, t.tick desc, t.chunk desc
+        limit 1)
+    order by e.xid
+    limit 1) waiting on true;
+revoke all on outbox.server_metrics from public;
+comment on view outbox.server_metrics is
+'One row: how the processes of this database stand. held: waits for outbox.activate(). routed_total: deliveries put into lanes, unmatched_total: events that no subscription matched, both since the statistics began. router_lag_seconds: since the oldest event was published that the router has not looked at, 0 when there is none. oldest_snapshot_*: what outbox.snapshot_holder shows of the worst. Cost: an index probe a segment of the log.';
