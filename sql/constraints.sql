@@ -96,6 +96,7 @@ insert into outbox.parked select gate_id, 2, event from outbox.gate, id where su
 insert into outbox.attempt_log (subscription_id, event_id, replay_no, attempt, failed_at, error_code) select s, event, 0, 1, now(), 'x' from id;
 insert into outbox.dedup select '', 'ct.x', 'd', event, gen_random_uuid(), now() from id;
 insert into outbox.exception_count select -7, s, 'RETRY', '', 0 from id;
+select outbox.consume_once('ct', 'm');
 insert into outbox.tick values (2147483647, 1, 0, '1:1:', '1:1:', null, 0, now());
 update outbox.lane set token = gen_random_uuid(), holder = 1, expires_at = now() from id where subscription_id = s and lane = 0;
 do $$
@@ -166,6 +167,7 @@ insert into trial (breaks, statement) values
     ('parked_pkey', pg_temp.again('outbox.parked', 'event_id = event')),
     ('attempt_log_pkey', pg_temp.again('outbox.attempt_log', 'subscription_id = s')),
     ('exception_count_pkey', pg_temp.again('outbox.exception_count', 'entry_id = -7')),
+    ('consumed_pkey', pg_temp.again('outbox.consumed', 'receiver = ''ct''')),
     ('dedup_pkey', pg_temp.again('outbox.dedup', 'event_type = ''ct.x''')),
     ('operator_entry_pkey', pg_temp.again('outbox.operator_entry', 'subscription = ''ct s'''));
 

@@ -1,28 +1,19 @@
 /*
  * dedup.c - one event for one dedup key, within the window.
  *
- * Insert first, as INSERT ... ON CONFLICT does it: a speculative row that is
- * taken back when another one turns out to have the key.  Who has the key is read
- * by what is true now and not by the caller's snapshot, so the answer is the
- * same at every isolation level: a repeated publish is no serialization
- * failure, and publishers of different keys never meet.
+ * Who has the key is the same at every isolation level (first_row.c): a repeated publish is no
+ * serialization failure, and publishers of different keys never meet.
  *
  * An event whose key is older than the window is as good as forgotten: its row is
  * replaced.
  */
 #include "outbox.h"
 
-#include "access/tableam.h"
-#include "access/xact.h"
-#include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "dedup.h"
-#include "extension.h"
+#include "first_row.h"
 #include "settings.h"
 #include "store.h"
 
@@ -37,67 +28,8 @@ typedef enum DedupColumn
 	DEDUP_PUBLISHED_AT
 } DedupColumn;
 
-typedef struct DedupTable
-{
-	Relation	rel;
-	ResultRelInfo *rri;
-	EState	   *estate;
-	TupleTableSlot *row;		/* ours */
-	TupleTableSlot *first;		/* the one that has the key */
-} DedupTable;
-
-static void
-open_table(DedupTable *table)
-{
-	table->rel = table_open(outbox_extension_relid("dedup"), RowExclusiveLock);
-	table->estate = CreateExecutorState();
-	table->rri = makeNode(ResultRelInfo);
-	InitResultRelInfo(table->rri, table->rel, 0, NULL, 0);
-	ExecOpenIndices(table->rri, true);
-	table->row = table_slot_create(table->rel, NULL);
-	table->first = table_slot_create(table->rel, NULL);
-}
-
-static void
-close_table(DedupTable *table)
-{
-	ExecDropSingleTupleTableSlot(table->row);
-	ExecDropSingleTupleTableSlot(table->first);
-	ExecCloseIndices(table->rri);
-	FreeExecutorState(table->estate);
-	table_close(table->rel, NoLock);
-}
-
-static void
-fill_row(TupleTableSlot *row, OutboxDedupClaim *claim)
-{
-	ExecClearTuple(row);
-	memset(row->tts_isnull, false, row->tts_tupleDescriptor->natts * sizeof(bool));
-	row->tts_values[DEDUP_TENANT_ID] = claim->tenant_id;
-	row->tts_values[DEDUP_EVENT_TYPE] = claim->event_type;
-	row->tts_values[DEDUP_KEY] = claim->dedup_key;
-	row->tts_values[DEDUP_EVENT_ID] = UUIDPGetDatum(&claim->event_id);
-	row->tts_values[DEDUP_PAYLOAD_HASH] = UUIDPGetDatum(&claim->payload_hash);
-	row->tts_values[DEDUP_PUBLISHED_AT] = TimestampTzGetDatum(claim->published_at);
-	ExecStoreVirtualTuple(row);
-}
-
-/* False when another row has taken the key at the same moment; ours is gone then. */
-static bool
-insert_speculatively(DedupTable *table)
-{
-	uint32		token = SpeculativeInsertionLockAcquire(GetCurrentTransactionId());
-	bool		conflict = false;
-
-	table_tuple_insert_speculative(table->rel, table->row, GetCurrentCommandId(true), 0, NULL, token);
-	(void) outbox_compat_insert_index_tuples(table->rri, table->row, table->estate, true, &conflict, NIL);
-	table_tuple_complete_speculative(table->rel, table->row, token, !conflict);
-	SpeculativeInsertionLockRelease(GetCurrentTransactionId());
-	return !conflict;
-}
-
 static Datum
-first_value(DedupTable *table, DedupColumn column)
+first_value(OutboxFirstRow *table, DedupColumn column)
 {
 	bool		isnull;
 
@@ -106,7 +38,7 @@ first_value(DedupTable *table, DedupColumn column)
 
 /* Is the row that has the key too old to count? */
 static bool
-is_outdated(DedupTable *table, TimestampTz now)
+is_outdated(OutboxFirstRow *table, TimestampTz now)
 {
 	TimestampTz published_at = DatumGetTimestampTz(first_value(table, DEDUP_PUBLISHED_AT));
 
@@ -114,7 +46,7 @@ is_outdated(DedupTable *table, TimestampTz now)
 }
 
 static void
-check_same_payload(DedupTable *table, const OutboxDedupClaim *claim)
+check_same_payload(OutboxFirstRow *table, const OutboxDedupClaim *claim)
 {
 	pg_uuid_t  *hash = DatumGetUUIDP(first_value(table, DEDUP_PAYLOAD_HASH));
 
@@ -127,46 +59,40 @@ check_same_payload(DedupTable *table, const OutboxDedupClaim *claim)
 				 errhint("Take a new dedup_key for what is another event.")));
 }
 
-/*
- * Each turn ends in one of three ways: the key is ours, it is another's, or the other row went
- * away in between.  The check waits for open transactions.
- */
+/* True when the key is ours: nobody had it, or the event of whoever had it is as good as forgotten. */
 static bool
-claim_key(DedupTable *table, OutboxDedupClaim *claim)
+claim_key(OutboxFirstRow *table, OutboxDedupClaim *claim)
 {
-	for (;;)
-	{
-		ItemPointerData conflict;
+	Datum		values[] = {
+		[DEDUP_TENANT_ID] = claim->tenant_id,
+		[DEDUP_EVENT_TYPE] = claim->event_type,
+		[DEDUP_KEY] = claim->dedup_key,
+		[DEDUP_EVENT_ID] = UUIDPGetDatum(&claim->event_id),
+		[DEDUP_PAYLOAD_HASH] = UUIDPGetDatum(&claim->payload_hash),
+		[DEDUP_PUBLISHED_AT] = TimestampTzGetDatum(claim->published_at),
+	};
 
-		CHECK_FOR_INTERRUPTS();
-		ResetPerTupleExprContext(table->estate);
-		fill_row(table->row, claim);
-		if (outbox_compat_check_index_constraints(table->rri, table->row, table->estate, &conflict))
-		{
-			if (insert_speculatively(table))
-				return true;
-			continue;
-		}
-		if (!table_tuple_fetch_row_version(table->rel, &conflict, SnapshotAny, table->first))
-			continue;
+	while (!outbox_first_row_insert(table, values))
+	{
 		if (!is_outdated(table, claim->published_at))
 		{
 			check_same_payload(table, claim);
 			claim->event_id = *DatumGetUUIDP(first_value(table, DEDUP_EVENT_ID));
 			return false;
 		}
-		(void) outbox_store_delete(table->rel, &conflict);
+		(void) outbox_store_delete(table->rel, &table->first_tid);
 	}
+	return true;
 }
 
 bool
 outbox_dedup_claim(OutboxDedupClaim *claim)
 {
-	DedupTable	table;
+	OutboxFirstRow table;
 	bool		first;
 
-	open_table(&table);
+	outbox_first_row_open(&table, "dedup");
 	first = claim_key(&table, claim);
-	close_table(&table);
+	outbox_first_row_close(&table);
 	return first;
 }

@@ -297,6 +297,14 @@ create table outbox.dedup (
 );
 comment on table outbox.dedup is 'Keys of publishers that may repeat themselves, within outbox.dedup_window. tenant_id is '''' for none.';
 
+create table outbox.consumed (
+    receiver text collate "C" not null,
+    message_id text collate "C" not null,
+    consumed_at timestamptz not null,
+    primary key (receiver, message_id)
+);
+comment on table outbox.consumed is 'Messages from elsewhere that a receiver has had, kept as long as receipts.';
+
 create table outbox.operator_entry (
     entry_id bigint generated always as identity primary key,
     at timestamptz not null,
@@ -321,7 +329,7 @@ declare
 begin
     foreach relation in array array[
         'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor', 'tick',
-        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'operator_entry', 'batch',
+        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'operator_entry', 'batch',
         'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq']
     loop
         perform pg_catalog.pg_extension_config_dump(('outbox.' || relation)::pg_catalog.regclass, '');
