@@ -89,6 +89,10 @@ $$;
 insert into outbox.batch select 9223372036854775807, s, now(), now(), 1, '{1}' from id;
 insert into outbox.lane_entry select s, 0, 1, event, '(0,1)' from id;
 insert into outbox.lane_cursor select s, 0, 1 from id;
+insert into outbox.lease (token, subscription_id, incarnation, claim_xid, claimed_at, expires_at, events, event_ids, lanes, positions)
+select gen_random_uuid(), s, 1, '1', now(), now(), 1, array[event], '{0}', '{1}' from id;
+insert into outbox.lease_progress select lease_id, 1, true, '{0}' from outbox.lease, id where subscription_id = s;
+insert into outbox.lane_lease select s, 0, lease_id from outbox.lease, id where subscription_id = s;
 insert into outbox.delayed select now(), event, s from id;
 insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts) select s, event, 0, 1, 'REVIEW_REQUIRED', 1 from id;
 insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at) select s, 0, '', 'k', event, 1, now() from id;
@@ -153,6 +157,11 @@ insert into trial (breaks, statement) values
     ('lane_entry_pkey', pg_temp.again('outbox.lane_entry', 'subscription_id = s')),
     ('lane_entry_position_check', pg_temp.again('outbox.lane_entry', 'subscription_id = s', '{"position": 0}')),
     ('lane_cursor_pkey', pg_temp.again('outbox.lane_cursor', 'subscription_id = s')),
+    ('lease_pkey', pg_temp.again('outbox.lease', 'subscription_id = s', '{"token": "00000000-0000-0000-0000-000000000000"}')),
+    ('lease_token_key', pg_temp.again('outbox.lease', 'subscription_id = s', '{"lease_id": -1}')),
+    ('lease_events_check', pg_temp.again('outbox.lease', 'subscription_id = s', '{"lease_id": -1, "token": "00000000-0000-0000-0000-000000000000", "events": 0}')),
+    ('lease_progress_pkey', pg_temp.again('outbox.lease_progress', 'lease_id in (select lease_id from outbox.lease where subscription_id = s)')),
+    ('lane_lease_pkey', pg_temp.again('outbox.lane_lease', 'subscription_id = s')),
     ('tick_pkey', pg_temp.again('outbox.tick', 'r.incarnation = 2147483647')),
     ('tick_chunk_check', pg_temp.again('outbox.tick', 'r.incarnation = 2147483647', '{"chunk": -1}')),
     ('delayed_pkey', pg_temp.again('outbox.delayed', 'subscription_id = s')),
@@ -191,6 +200,7 @@ select outbox.unsubscribe((select subscription from outbox.subscription, id wher
 select (select count(*) from outbox.subscription_state where subscription_id = s)
      + (select count(*) from outbox.lane where subscription_id = s)
      + (select count(*) from outbox.delivery_exception where subscription_id = s)
+     + (select count(*) from outbox.lane_lease where subscription_id = s)
      + (select count(*) from outbox.gate where subscription_id = s) as left_over,
        (select count(*) from outbox.attempt_log where subscription_id = s) as attempts,
        (select count(*) from outbox.receipt_log where subscription_id = s) as receipts

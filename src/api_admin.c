@@ -145,6 +145,34 @@ static OutboxStatement select_unfinished = {
 	1, {TEXTOID}
 };
 
+static OutboxStatement count_leased = {
+	"select count(*) from outbox.lease_events() h where h.subscription_id = $1",
+	1, {INT4OID}
+};
+
+/* of handlers: nobody else's work, once the lanes are locked */
+static OutboxStatement free_lanes = {
+	"update outbox.lane set token = null, holder = null, worker = null, taken_at = null, expires_at = null,"
+	" careful_through = null where subscription_id = $1 and token is not null",
+	1, {INT4OID}
+};
+
+static OutboxStatement put_back_started = {
+	"update outbox.delivery_exception set status = 'RETRY', attempts = attempts - 1, next_attempt_at = $2, worker = null"
+	" where subscription_id = $1 and status = 'IN_PROGRESS'",
+	2, {INT4OID, TIMESTAMPTZOID}
+};
+
+/* on_review became 'continue', and no worker of ours looks after the gates */
+static OutboxStatement open_gates = {
+	"update outbox.gate g set held_by = (select x.event_id from outbox.delivery_exception x"
+	" where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
+	" and x.event_key is not null and x.status in ('RETRY', 'IN_PROGRESS') order by x.position limit 1)"
+	" where g.subscription_id = $1 and exists (select from outbox.delivery_exception x"
+	"  where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.status = 'REVIEW_REQUIRED')",
+	1, {INT4OID}
+};
+
 /* deleting the subscription's row takes its state and its lanes along */
 static OutboxStatement deletions[] = {
 	{"delete from outbox.parked where gate_id in (select gate_id from outbox.gate where subscription_id = $1)", 1, {INT4OID}},
@@ -154,6 +182,7 @@ static OutboxStatement deletions[] = {
 	{"delete from outbox.lane_entry where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_cursor where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.exception_count where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.lane_lease where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };
 
@@ -444,6 +473,36 @@ close_gates(int32 id)
 	(void) outbox_store_run(&hold_gates, values, NULL, 0);
 }
 
+/*
+ * Between a handler and external workers the lanes change hands: none may be at work then.  Locked, no batch and no
+ * claim is open; a worker that still thinks it holds a lane finds its token gone.
+ */
+static void
+hand_over_lanes(int32 id)
+{
+	Datum		values[2] = {Int32GetDatum(id), TimestampTzGetDatum(outbox_settings_now())};
+	bool		isnull;
+
+	(void) outbox_store_run(&lock_lanes, values, NULL, 0);
+	(void) outbox_store_run_latest(&count_leased, values, NULL, 1);
+	if (DatumGetInt64(outbox_store_value(0, 1, &isnull)) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("external workers hold events of the subscription"),
+				 errhint("Pause it with outbox.pause(), let them settle what they hold or wait for their leases to expire, then try again.")));
+	(void) outbox_store_run(&free_lanes, values, NULL, 0);
+	(void) outbox_store_run(&put_back_started, values, NULL, 0);
+}
+
+static void
+open_waived_gates(int32 id)
+{
+	Datum		value = Int32GetDatum(id);
+
+	(void) outbox_store_run(&lock_lanes, &value, NULL, 0);
+	(void) outbox_store_run(&open_gates, &value, NULL, 0);
+}
+
 static void
 update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition *definition)
 {
@@ -452,12 +511,16 @@ update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition 
 
 	put_definition(definition, values, nulls);
 	values[16] = Int32GetDatum(id);
+	if (old->nulls[DEF_HANDLER] != definition->nulls[DEF_HANDLER])
+		hand_over_lanes(id);
 	(void) outbox_store_run(&update_subscription, values, nulls, 0);
 	if (differs_in(old, definition, DEF_LANES) || differs_in(old, definition, DEF_ORDERING))
 		begin_generation(id, DatumGetInt32(definition->values[DEF_LANES]));
 	if (differs_in(old, definition, DEF_ON_REVIEW) &&
 		strcmp(TextDatumGetCString(definition->values[DEF_ON_REVIEW]), "block") == 0)
 		close_gates(id);
+	else if (differs_in(old, definition, DEF_ON_REVIEW) && definition->nulls[DEF_HANDLER])
+		open_waived_gates(id);
 }
 
 Datum

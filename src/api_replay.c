@@ -502,7 +502,7 @@ compare_ids(const void *a, const void *b)
 static void
 replay_ids(Replay *replay, pg_uuid_t *ids, int n)
 {
-	OutboxEventReader *reader = outbox_batch_open_reader();
+	OutboxEventReader *reader = outbox_batch_open_reader(NULL);
 	TupleTableSlot *event;
 
 	check_events(replay, reader, ids, n);

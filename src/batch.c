@@ -98,6 +98,7 @@ static OutboxStatement delete_parked = {
 
 struct OutboxEventReader
 {
+	Snapshot	snapshot;
 	bool		open;
 	BlockNumber nblocks;		/* known to be there */
 	OutboxSegment segment;
@@ -105,9 +106,18 @@ struct OutboxEventReader
 };
 
 OutboxEventReader *
-outbox_batch_open_reader(void)
+outbox_batch_open_reader(Snapshot snapshot)
 {
-	return palloc0(sizeof(OutboxEventReader));
+	OutboxEventReader *reader = palloc0(sizeof(OutboxEventReader));
+
+	reader->snapshot = snapshot;
+	return reader;
+}
+
+static Snapshot
+reader_snapshot(OutboxEventReader *reader)
+{
+	return reader->snapshot != NULL ? reader->snapshot : GetActiveSnapshot();
 }
 
 static bool
@@ -120,7 +130,7 @@ reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 	if (!outbox_segment_find(id, false, &reader->segment))
 		return false;
 	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
-							GetActiveSnapshot(), 1);
+							reader_snapshot(reader), 1);
 	reader->nblocks = 0;
 	reader->open = true;
 	return true;
@@ -136,7 +146,7 @@ read_at(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *t
 	if (ItemPointerGetBlockNumber(&at) >= reader->nblocks)
 		reader->nblocks = RelationGetNumberOfBlocks(reader->scan.rel);
 	return ItemPointerGetBlockNumber(&at) < reader->nblocks &&
-		table_tuple_fetch_row_version(reader->scan.rel, &at, GetActiveSnapshot(), reader->scan.slot) &&
+		table_tuple_fetch_row_version(reader->scan.rel, &at, reader_snapshot(reader), reader->scan.slot) &&
 		outbox_event_id_compare(DatumGetUUIDP(slot_getattr(reader->scan.slot, EV_EVENT_ID + 1, &isnull)), id) == 0;
 }
 
@@ -800,7 +810,7 @@ begin_run(Run *run)
 	run->started_at = outbox_settings_now();
 	INSTR_TIME_SET_CURRENT(run->started);
 	run->batch_id = outbox_shmem_next_id_time(1);
-	run->reader = outbox_batch_open_reader();
+	run->reader = outbox_batch_open_reader(NULL);
 }
 
 static void

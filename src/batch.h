@@ -71,7 +71,7 @@ extern void outbox_batch_park_before(OutboxBatch *batch, const OutboxDelivery *d
  * more.  tid, where its row was when it was routed, saves an index probe; NULL: not known.
  */
 typedef struct OutboxEventReader OutboxEventReader;
-extern OutboxEventReader *outbox_batch_open_reader(void);
+extern OutboxEventReader *outbox_batch_open_reader(Snapshot snapshot);	/* NULL: the active one */
 extern bool outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid,
 									TupleTableSlot **slot);
 extern void outbox_batch_close_reader(OutboxEventReader *reader);

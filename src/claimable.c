@@ -1,67 +1,211 @@
 /*
- * claimable.c - is there something to claim?
+ * claimable.c - is there something to claim, and in which lanes?
  *
- * What claim() would find, asked without taking anything: entries beyond a lane's cursor, retries that are
- * due, keys that are open again.  A few index probes a lane, whatever lies beside.
+ * What a claim looks at before it takes anything, and what outbox.wait() waits for: entries beyond a lane's
+ * cursor, retries that are due, keys that are open again, and whether a lease holds the lane.
  */
 #include "outbox.h"
 
-#include "catalog/pg_type.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "claim_lease.h"
 #include "claimable.h"
-#include "store.h"
+#include "exception.h"
+#include "extension.h"
+#include "outage.h"
+#include "settle.h"
 
-/* $2: now, $3: a key does not wait for a review.  Lanes of the oldest generation only */
-static OutboxStatement select_lane_with_work = {
-	"select 1 from outbox.lane l where l.subscription_id = $1"
-	" and l.base = (select min(o.base) from outbox.lane o where o.subscription_id = $1)"
-	" and ((select e.position from outbox.lane_entry e where e.subscription_id = l.subscription_id and e.lane = l.lane"
-	"  order by e.position desc limit 1)"
-	"  > coalesce((select c.position from outbox.lane_cursor c where c.subscription_id = l.subscription_id"
-	"  and c.lane = l.lane order by c.position desc limit 1), l.base)"
-	" or exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
-	"  and x.lane = l.lane and x.status = 'RETRY' and x.next_attempt_at <= $2)"
-	" or exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane"
-	"  and g.held_by is null"
-	"  and exists (select from outbox.parked p where p.gate_id = g.gate_id and p.position > g.through))"
-	" or exists (select from outbox.delivery_exception x, outbox.gate g where x.subscription_id = l.subscription_id"
-	"  and x.lane = l.lane and x.status = 'DISCARDED' and not x.gate_released"
-	"  and g.subscription_id = x.subscription_id and g.lane = x.lane and g.held_by = x.event_id"
-	"  and g.tenant_id = x.tenant_id and g.event_key = x.event_key"
-	"  and exists (select from outbox.parked p where p.gate_id = g.gate_id and p.position > g.through))"
-	" or ($3 and exists (select from outbox.gate g, outbox.delivery_exception x"
-	"  where g.subscription_id = l.subscription_id and g.lane = l.lane and x.subscription_id = g.subscription_id"
-	"  and x.event_id = g.held_by and x.status = 'REVIEW_REQUIRED'"
-	"  and exists (select from outbox.parked p where p.gate_id = g.gate_id and p.position > g.through))))"
-	" limit 1",
-	3, {INT4OID, TIMESTAMPTZOID, BOOLOID}
-};
+/* ---------------------------------------------------------------- the subscription */
 
-static OutboxStatement select_next_due = {
-	"select min(due.next_attempt_at) from outbox.lane l cross join lateral ("
-	" select x.next_attempt_at from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
-	" and x.lane = l.lane and x.status = 'RETRY' order by x.next_attempt_at limit 1) due"
-	" where l.subscription_id = $1",
-	1, {INT4OID}
-};
+bool
+outbox_claimable_has_row(const char *relname, const char *index, int32 subscription_id, int32 lane)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, outbox_extension_relid(relname), outbox_extension_relid(index), SnapshotSelf,
+							lane < 0 ? 1 : 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(subscription_id));
+	if (lane >= 0)
+		outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane));
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+/* The lanes of the oldest generation: those of one have their base in common. */
+static void
+read_lanes(OutboxClaimView *view)
+{
+	OutboxScan	scan;
+	bool		isnull;
+	int64		oldest = PG_INT64_MAX;
+	int			room = view->s->lanes;
+
+	view->lanes = palloc(room * sizeof(OutboxClaimLane));
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lane"), outbox_extension_relid("lane_pkey"), SnapshotSelf, 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(view->s->id));
+	outbox_store_rescan(&scan);
+	while (outbox_store_next(&scan, true))
+	{
+		OutboxClaimLane lane = {.tid = scan.slot->tts_tid};
+
+		lane.lane = DatumGetInt32(slot_getattr(scan.slot, 2, &isnull));
+		lane.base = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
+		if (lane.base > oldest)
+			continue;
+		if (lane.base < oldest)
+			view->nlanes = 0;
+		oldest = lane.base;
+		if (view->nlanes == room)
+			view->lanes = repalloc(view->lanes, (room *= 2) * sizeof(OutboxClaimLane));
+		view->lanes[view->nlanes++] = lane;
+	}
+	outbox_store_end_scan(&scan);
+}
+
+void
+outbox_claimable_view(OutboxClaimView *view, const OutboxSubscription *s, TimestampTz now)
+{
+	memset(view, 0, sizeof(*view));
+	view->s = s;
+	view->now = now;
+	read_lanes(view);
+	view->any_retry = outbox_claimable_has_row("delivery_exception", "delivery_exception_live_due", s->id, -1);
+	view->any_replay = outbox_claimable_has_row("delivery_exception", "delivery_exception_replay_due", s->id, -1);
+	view->any_ended = outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", s->id, -1);
+	view->any_gate = s->ordered && outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, s->id, -1);
+	view->any_open_gate = view->any_gate && outbox_claimable_has_row("gate", "gate_open", s->id, -1);
+}
+
+/* ---------------------------------------------------------------- a lane */
+
+void
+outbox_claimable_begin_lane(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane,
+							const char *relname, const char *index, int nkeys)
+{
+	outbox_store_begin_scan(scan, outbox_extension_relid(relname), outbox_extension_relid(index), SnapshotSelf, nkeys);
+	outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int32GetDatum(view->s->id));
+	outbox_store_set_key(scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
+}
+
+int64
+outbox_claimable_cursor(const OutboxClaimView *view, const OutboxClaimLane *lane)
+{
+	OutboxScan	scan;
+	bool		isnull;
+	int64		position = lane->base;
+
+	outbox_claimable_begin_lane(&scan, view, lane, "lane_cursor", "lane_cursor_pkey", 2);
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, false))
+		position = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
+	outbox_store_end_scan(&scan);
+	return position;
+}
+
+void
+outbox_claimable_begin_entries(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane)
+{
+	outbox_claimable_begin_lane(scan, view, lane, "lane_entry", "lane_entry_pkey", 3);
+	outbox_store_set_key(scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
+	outbox_store_rescan(scan);
+}
+
+static bool
+has_entries(const OutboxClaimView *view, const OutboxClaimLane *lane)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	outbox_claimable_begin_entries(&scan, view, lane);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+bool
+outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane)
+{
+	int32		id = view->s->id;
+
+	lane->cursor = lane->reached = outbox_claimable_cursor(view, lane);
+	return has_entries(view, lane) ||
+		(view->any_retry && outbox_exception_has_due(view->s, lane->lane, false, view->now)) ||
+		(view->any_replay && outbox_exception_has_due(view->s, lane->lane, true, view->now)) ||
+		(view->any_ended && outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", id, lane->lane)) ||
+		(view->any_open_gate && outbox_claimable_has_row("gate", "gate_open", id, lane->lane));
+}
+
+bool
+outbox_claimable_is_free(const OutboxClaimView *view, const OutboxClaimLane *lane, int64 *newest, TimestampTz *expires_at)
+{
+	*newest = 0;
+	if (!view->s->ordered)
+		return true;
+	*newest = outbox_claim_lease_of_lane(view->s->id, lane->lane);
+	return *newest == 0 || !outbox_claim_lease_is_open(*newest, expires_at);
+}
+
+/* ---------------------------------------------------------------- what wait() asks */
+
+/* When the first of the lane's retries is due, if that is before *next_due. */
+static void
+note_due(const OutboxClaimView *view, const OutboxClaimLane *lane, const char *index, TimestampTz *next_due)
+{
+	OutboxScan	scan;
+	bool		isnull;
+
+	outbox_claimable_begin_lane(&scan, view, lane, "delivery_exception", index, 3);
+	outbox_store_set_key(&scan, 2, BTGreaterStrategyNumber, TimestampTzGetDatum(view->now));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+		*next_due = Min(*next_due, DatumGetTimestampTz(slot_getattr(scan.slot, EX_NEXT_ATTEMPT_AT + 1, &isnull)));
+	outbox_store_end_scan(&scan);
+}
+
+/* Is there something in the lane, or when may there be? */
+static bool
+look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *next_due)
+{
+	int64		newest;
+	TimestampTz expires_at;
+
+	if (!outbox_claimable_is_free(view, lane, &newest, &expires_at))
+	{
+		*next_due = Min(*next_due, Max(expires_at, view->now));
+		return false;
+	}
+	if (outbox_claimable_has_work(view, lane))
+		return true;
+	if (view->any_retry)
+		note_due(view, lane, "delivery_exception_live_due", next_due);
+	if (view->any_replay)
+		note_due(view, lane, "delivery_exception_replay_due", next_due);
+	return false;
+}
 
 bool
 outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due)
 {
-	Datum		args[3] = {
-		Int32GetDatum(subscription->id), TimestampTzGetDatum(now), BoolGetDatum(!subscription->block_on_review)
-	};
-	Datum		due;
-	bool		isnull;
+	OutboxClaimView view;
+	OutboxOutage outage;
 
 	if (subscription->paused)
 		return false;
-	if (outbox_store_run(&select_lane_with_work, args, NULL, 1) > 0)
-		return true;
-	(void) outbox_store_run(&select_next_due, args, NULL, 1);
-	due = outbox_store_value(0, 1, &isnull);
-	if (!isnull)
-		*next_due = Min(*next_due, DatumGetTimestampTz(due));
+	outbox_outage_read(subscription, &outage);
+	if (outbox_outage_holds(&outage, now))
+	{
+		*next_due = Min(*next_due, outage.until);
+		return false;
+	}
+	outbox_claimable_view(&view, subscription, now);
+	for (int i = 0; i < view.nlanes; i++)
+	{
+		if (look_at_lane(&view, &view.lanes[i], next_due))
+			return true;
+	}
 	return false;
 }

@@ -1,13 +1,62 @@
-/* claimable.h - is there something to claim? */
+/* claimable.h - is there something to claim, and in which lanes? */
 #ifndef OUTBOX_CLAIMABLE_H
 #define OUTBOX_CLAIMABLE_H
 
 #include "outbox.h"
+
+#include "store.h"
 #include "subscription.h"
+
+/* a lane of the generation that is worked */
+typedef struct OutboxClaimLane
+{
+	int32		lane;
+	int64		base;
+	ItemPointerData tid;		/* of its row */
+	int64		cursor;
+	int64		reached;		/* a claim at hand goes there */
+	bool		locked;			/* by a claim at hand, which has */
+	int			taken;			/* so many events of it */
+} OutboxClaimLane;
+
+/* a subscription, looked at */
+typedef struct OutboxClaimView
+{
+	const OutboxSubscription *s;
+	TimestampTz now;
+	bool		any_retry;		/* in any lane, due or not */
+	bool		any_replay;
+	bool		any_ended;		/* given up by a person, and its gate has not heard of it */
+	bool		any_gate;
+	bool		any_open_gate;
+	int			nlanes;
+	OutboxClaimLane *lanes;
+} OutboxClaimView;
+
+/* By what is committed now, by direct index access: a few probes a lane, whatever lies beside. */
+extern void outbox_claimable_view(OutboxClaimView *view, const OutboxSubscription *s, TimestampTz now);
+
+/* is there something to take in the lane?  Reads its cursor. */
+extern bool outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane);
+
+/* does no lease hold the lane?  *newest: its newest lease, or 0; *expires_at: when that one ends */
+extern bool outbox_claimable_is_free(const OutboxClaimView *view, const OutboxClaimLane *lane, int64 *newest,
+									 TimestampTz *expires_at);
+extern int64 outbox_claimable_cursor(const OutboxClaimView *view, const OutboxClaimLane *lane);
+
+/* the lane's entries behind its cursor, or its rows under an index that begins with subscription and lane */
+extern void outbox_claimable_begin_entries(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane);
+extern void outbox_claimable_begin_lane(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane,
+										const char *relname, const char *index, int nkeys);
+
+/* is there a row under an index of that kind?  lane < 0: of any lane */
+extern bool outbox_claimable_has_row(const char *relname, const char *index, int32 subscription_id, int32 lane);
+
+#define OUTBOX_GATE_KEY_INDEX "gate_subscription_id_lane_tenant_id_event_key_key"
 
 /*
  * Would claim() find something in the subscription?  If not, *next_due becomes the time, if any before it, at
- * which it may without anybody's doing.  Within outbox_session_enter() and SPI.
+ * which it may without anybody's doing.
  */
 extern bool outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due);
 

@@ -133,6 +133,18 @@ extern PGDLLIMPORT char *default_tablespace;
 #define outbox_compat_enforce(constraint) ((void) (constraint))
 #endif
 
+/* 16: an update tells which indexes need an entry, not only whether any does; ExecInsertIndexTuples() as above */
+#if PG_VERSION_NUM >= 160000
+#define OUTBOX_COMPAT_UPDATE_INDEXES TU_UpdateIndexes
+#define outbox_compat_update_index_tuples(rri, slot, estate, which) \
+	((which) == TU_None ? NIL : \
+	 ExecInsertIndexTuples(rri, slot, estate, true, false, NULL, NIL, (which) == TU_Summarizing))
+#else
+#define OUTBOX_COMPAT_UPDATE_INDEXES bool
+#define outbox_compat_update_index_tuples(rri, slot, estate, which) \
+	((which) ? ExecInsertIndexTuples(rri, slot, estate, true, false, NULL, NIL) : NIL)
+#endif
+
 /* 18: ExecCheckIndexConstraints() can pass over a row */
 #if PG_VERSION_NUM >= 180000
 #define outbox_compat_check_index_constraints(rri, slot, estate, conflict) \

@@ -586,7 +586,7 @@ record_failure(Round *round, OutboxBatch *batch, OutboxDelivery *d)
 			outbox_settle_fail_started(round->subscription, d, &batch->failure, round->self);
 		else
 		{
-			reader = outbox_batch_open_reader();
+			reader = outbox_batch_open_reader(NULL);
 			if (outbox_batch_read_event(reader, &d->event_id, NULL, &event))
 				outbox_batch_read_key(round->subscription, event, d);
 			outbox_batch_close_reader(reader);
@@ -896,7 +896,7 @@ start_or_park(Round *round, OutboxDelivery *d)
 static bool
 start_next_entry(Round *round, OutboxLane *lane, OutboxDelivery *d)
 {
-	OutboxEventReader *reader = outbox_batch_open_reader();
+	OutboxEventReader *reader = outbox_batch_open_reader(NULL);
 	TupleTableSlot *event;
 	bool		found = false;
 

@@ -95,7 +95,7 @@ type_of(const pg_uuid_t *id)
 
 	if (!outbox_segment_find(id, false, &segment))
 		return CStringGetTextDatum("");
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetLatestSnapshot(), 1);
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, SnapshotSelf, 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
 	outbox_store_rescan(&scan);
 	if (outbox_store_next(&scan, true))

@@ -10,6 +10,7 @@
 /* codes of our own, beside SQLSTATEs and the codes handlers give */
 #define OUTBOX_CODE_WORKER_DIED		"worker_died"
 #define OUTBOX_CODE_HANDLER_TIMEOUT	"handler_timeout"
+#define OUTBOX_CODE_LEASE_EXPIRED	"lease_expired"
 #define OUTBOX_CODE_OUTAGE			"outage"	/* of a subscription: its guard is up */
 
 /* the longest delay that may be asked for, us */

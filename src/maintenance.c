@@ -3,7 +3,7 @@
  *
  * The router calls this between rounds.  Each step is a small transaction that
  * waits for nobody: it makes one segment ahead, seals what is past, ends a
- * routing generation that is drained, or trims a bounded number of rows that
+ * routing generation that is drained, takes expired leases of external workers back, or trims a bounded number of rows that
  * nobody reads any more (lane entries and cursors behind the lanes' cursors, ticks before
  * the last, entries of subscriptions that are gone).
  */
@@ -18,6 +18,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "claim_lease.h"
+#include "claim_settle.h"
 #include "counters.h"
 #include "event_id.h"
 #include "exception_count.h"
@@ -35,6 +37,8 @@
 #define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
 #define TRIM_ROWS			10000	/* in one transaction */
 #define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
+#define TAKE_BACK			50	/* expired leases in one transaction */
+#define TRIM_GATES			200 /* parked events are looked at gate by gate */
 
 static OutboxStatement select_horizon = {
 	"select pg_snapshot_xmin(t.target)::text from outbox.tick t"
@@ -60,6 +64,12 @@ static OutboxStatement is_drained = {
 	" and e.position > coalesce((select c.position from outbox.lane_cursor c where c.subscription_id = l.subscription_id"
 	"  and c.lane = l.lane order by c.position desc limit 1), l.base)))"
 	" from outbox.lane l where l.subscription_id = $1 and l.lane >= $2 and l.lane < $3",
+	3, {INT4OID, INT4OID, INT4OID}
+};
+
+/* does an external worker hold events of these lanes? */
+static OutboxStatement select_leased = {
+	"select 1 from outbox.lease_events() h where h.subscription_id = $1 and h.lane >= $2 and h.lane < $3",
 	3, {INT4OID, INT4OID, INT4OID}
 };
 
@@ -124,6 +134,41 @@ static OutboxStatement trim_cursors = {
 	"  order by c.position desc limit 1) order by o.position limit $3)) returning position)"
 	" select count(*), max(position) from gone",
 	4, {INT4OID, INT4OID, INT4OID, INT8OID}
+};
+
+/* all but the last one of a lane */
+static OutboxStatement trim_lane_leases = {
+	"with gone as (delete from outbox.lane_lease where ctid = any (array(select o.ctid from outbox.lane_lease o"
+	" where o.subscription_id = $1 and o.lane = $2 and o.lease_id > $4 and o.lease_id < ("
+	"  select c.lease_id from outbox.lane_lease c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.lease_id desc limit 1) order by o.lease_id limit $3)) returning lease_id)"
+	" select count(*), max(lease_id) from gone",
+	4, {INT4OID, INT4OID, INT4OID, INT8OID}
+};
+
+/* leases that ended some time ago: all of those that expired before $1 have ended */
+static OutboxStatement trim_leases = {
+	"with gone as (delete from outbox.lease where ctid = any (array(select l.ctid from outbox.lease l"
+	" where l.expires_at < $1 and l.expires_at >= $2 order by l.expires_at limit $3)) returning lease_id, expires_at),"
+	" progress as (delete from outbox.lease_progress where ctid = any (array(select p.ctid from gone"
+	"  join outbox.lease_progress p on p.lease_id = gone.lease_id)))"
+	" select count(*), max(expires_at) from gone",
+	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID}
+};
+
+/* the next gate id that has parked rows, and whether there is such a gate */
+static OutboxStatement select_parked_gate = {
+	"select p.gate_id, exists (select from outbox.gate g where g.gate_id = p.gate_id) from outbox.parked p"
+	" where p.gate_id > $1 order by p.gate_id limit 1",
+	1, {INT8OID}
+};
+
+/* $3: as in trim_entries */
+static OutboxStatement trim_parked = {
+	"with gone as (delete from outbox.parked where ctid = any (array(select p.ctid from outbox.parked p"
+	" where p.gate_id = $1 and p.position > $3 order by p.position limit $2)) returning position)"
+	" select count(*), max(position) from gone",
+	3, {INT8OID, INT4OID, INT8OID}
 };
 
 static OutboxStatement trim_ticks = {
@@ -258,7 +303,7 @@ end_generation(const OutboxSubscription *s, bool *more)
 	args[1] = Int32GetDatum(old.first_lane);
 	args[2] = Int32GetDatum(old.first_lane + old.lanes);
 	outbox_store_run(&is_drained, args, NULL, 1);
-	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) ||
+	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) || outbox_store_run(&select_leased, args, NULL, 1) > 0 ||
 		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) old.lanes)
 		return false;
 	args[3] = Int32GetDatum(next.first_lane);
@@ -301,6 +346,7 @@ typedef struct TrimmedLane
 	int32		lane;
 	int64		entries;
 	int64		cursors;
+	int64		leases;
 } TrimmedLane;
 
 static TrimmedLane *
@@ -319,7 +365,7 @@ trimmed_lane(int32 subscription_id, int32 lane)
 	}
 	trimmed = hash_search(lanes, key, HASH_ENTER, &found);
 	if (!found)
-		trimmed->entries = trimmed->cursors = 0;
+		trimmed->entries = trimmed->cursors = trimmed->leases = 0;
 	return trimmed;
 }
 
@@ -351,6 +397,7 @@ trim_lanes(const OutboxSubscription *s)
 
 		more = trim_table(&trim_entries, s, lane, &trimmed->entries);
 		more |= trim_table(&trim_cursors, s, lane, &trimmed->cursors);
+		more |= trim_table(&trim_lane_leases, s, lane, &trimmed->leases);
 	}
 	return more;
 }
@@ -366,6 +413,71 @@ trim_counters(OutboxSubscription *subscriptions, int n)
 	outbox_counters_keep_only(n, ids);
 }
 
+/* Leases that have ended, an hour after they expired at the earliest. */
+static bool
+trim_ended_leases(void)
+{
+	static TimestampTz reached = DT_NOBEGIN;
+	OutboxDatabase *db = outbox_shmem_my_database();
+	TimestampTz before = outbox_settings_now() - OUTBOX_CLAIM_KEPT;
+	Datum		args[3];
+	bool		isnull;
+	int64		rows;
+	Datum		last;
+
+	if (db == NULL)
+		return false;
+	before = Min(before, outbox_shmem_swept(db));
+	reached = Min(reached, before);
+	args[0] = TimestampTzGetDatum(before);
+	args[1] = TimestampTzGetDatum(reached);
+	args[2] = Int32GetDatum(TRIM_ROWS);
+	outbox_store_run(&trim_leases, args, NULL, 0);
+	rows = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+	last = outbox_store_value(0, 2, &isnull);
+	if (rows == TRIM_ROWS && !isnull)
+		reached = DatumGetTimestampTz(last);
+	return rows == TRIM_ROWS;
+}
+
+/* Parked events whose gate is gone: a claim leaves them to us. */
+static bool
+trim_parked_orphans(void)
+{
+	static int64 gate = 0;
+	static int64 position = 0;
+	bool		isnull;
+
+	for (int i = 0; i < TRIM_GATES; i++)
+	{
+		Datum		args[3] = {Int64GetDatum(gate), Int32GetDatum(TRIM_ROWS), Int64GetDatum(position)};
+		int64		next;
+
+		if (outbox_store_run(&select_parked_gate, args, NULL, 1) == 0)
+		{
+			gate = position = 0;
+			return false;
+		}
+		next = DatumGetInt64(outbox_store_value(0, 1, &isnull));
+		if (!DatumGetBool(outbox_store_value(0, 2, &isnull)))
+		{
+			Datum		last;
+
+			args[0] = Int64GetDatum(next);
+			outbox_store_run(&trim_parked, args, NULL, 0);
+			last = outbox_store_value(0, 2, &isnull);
+			if (DatumGetInt64(outbox_store_value(0, 1, &isnull)) == TRIM_ROWS)
+			{
+				position = DatumGetInt64(last);
+				return true;
+			}
+		}
+		gate = next;
+		position = 0;
+	}
+	return true;
+}
+
 static bool
 trim_rest(int incarnation)
 {
@@ -376,6 +488,8 @@ trim_rest(int incarnation)
 	outbox_exception_count_fold();
 	more = outbox_store_run(&trim_ticks, args, NULL, 0) == TRIM_ROWS;
 	more |= outbox_store_run(&trim_orphans, &rows, NULL, 0) == TRIM_ROWS;
+	more |= trim_ended_leases();
+	more |= trim_parked_orphans();
 	return more;
 }
 
@@ -417,6 +531,25 @@ make_wanted_segment(void)
 	pg_atomic_compare_exchange_u64(&db->segment_wanted, &wanted, 0);
 }
 
+/*
+ * Leases of external workers that have expired.  Where it came to is remembered, so that those which cannot be
+ * taken back just now keep none of the others waiting.
+ */
+static bool
+take_back_expired(void)
+{
+	static TimestampTz from = DT_NOBEGIN;
+	static int64 from_id = 0;
+	bool		more;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, &from, &from_id);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return more;
+}
+
 bool
 outbox_maintenance_step(void)
 {
@@ -428,10 +561,12 @@ outbox_maintenance_step(void)
 	bool		pausing = (step == 0 && now < next);
 	bool		moving = false;
 	bool		more = false;
+	bool		expired;
 	int			n;
 
 	make_wanted_segment();
 	SetCurrentStatementStartTimestamp();
+	expired = take_back_expired();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
@@ -447,10 +582,10 @@ outbox_maintenance_step(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (pausing)
-		return moving;
+		return moving || expired;
 	if (!more)
 		step = step < n + 2 ? step + 1 : 0;
 	if (step == 0 && !more)
 		next = now + PAUSE_US;
-	return step != 0 || more || moving;
+	return step != 0 || more || moving || expired;
 }

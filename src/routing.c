@@ -102,8 +102,14 @@ static OutboxStatement free_lanes = {
 };
 
 static OutboxStatement put_back_started = {
-	"update outbox.delivery_exception set status = 'RETRY', attempts = attempts - 1, next_attempt_at = $1, worker = null"
-	" where status = 'IN_PROGRESS'",
+	"update outbox.delivery_exception set status = 'RETRY', attempts = attempts - 1, next_attempt_at = $1, worker = null,"
+	" lease_id = null where status = 'IN_PROGRESS'",
+	1, {TIMESTAMPTZOID}
+};
+
+/* their tokens mean nothing here: what they hold is taken back */
+static OutboxStatement expire_leases = {
+	"update outbox.lease set expires_at = $1 where expires_at > $1",
 	1, {TIMESTAMPTZOID}
 };
 
@@ -699,6 +705,7 @@ outbox_routing_activate(void)
 	outbox_store_run(&free_lanes, NULL, NULL, 0);
 	outbox_store_run(&put_back_started, &args[3], NULL, 0);
 	outbox_exception_count_recount();
+	outbox_store_run(&expire_leases, &args[3], NULL, 0);
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("segment"));
 	outbox_subscription_changed();

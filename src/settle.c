@@ -22,7 +22,6 @@
 #include "settle.h"
 #include "store.h"
 
-#define GUARD_FAILURES	5		/* events in a row that failed, before the guard acts */
 #define RECOVER_AT_ONCE 100
 #define SWEEP_AT_ONCE	100
 
@@ -388,7 +387,7 @@ guard_failure(const OutboxSubscription *s, OutboxDelivery *d, const OutboxVerdic
 	args[0] = Int32GetDatum(s->id);
 	args[1] = UUIDPGetDatum(&d->event_id);
 	args[2] = TimestampTzGetDatum(outbox_settings_now());
-	args[3] = Int32GetDatum(verdict->outage ? 1 : GUARD_FAILURES);
+	args[3] = Int32GetDatum(verdict->outage ? 1 : OUTBOX_GUARD_FAILURES);
 	args[4] = Float8GetDatum((double) s->backoff_base);
 	args[5] = Float8GetDatum((double) Min(s->backoff_max, OUTBOX_GUARD_DISTANCE_MAX));
 	if (outbox_store_run(&note_failure, args, NULL, 0) > 0 && DatumGetBool(outbox_store_value(0, 1, &isnull)))

@@ -73,6 +73,9 @@ extern void outbox_settle_move_gate(int64 gate_id, int64 position);
 /* is the key's gate there?  then its id */
 extern bool outbox_settle_find_gate(OutboxLane *lane, const char *tenant_id, const char *event_key, int64 *gate_id);
 
+/* events in a row that failed, before the outage guard acts */
+#define OUTBOX_GUARD_FAILURES 5
+
 /* between two probes of the outage guard, at most; us */
 #define OUTBOX_GUARD_DISTANCE_MAX (INT64CONST(60) * USECS_PER_SEC)
 

@@ -109,7 +109,7 @@ create_shmem(void)
 			pg_atomic_init_u32(&db->router_slot, 0);
 			pg_atomic_init_u64(&db->segment_wanted, 0);
 			pg_atomic_init_u32(&db->next_subscription, 0);
-			pg_atomic_init_u32(&db->next_subscription, 0);
+			pg_atomic_init_u64(&db->swept, (uint64) DT_NOBEGIN);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);
 		}
@@ -197,6 +197,7 @@ outbox_shmem_ensure_database(Oid oid)
 		db->bars = 0;
 		pg_atomic_write_u32(&db->router_slot, 0);
 		pg_atomic_write_u32(&db->next_subscription, 0);
+		pg_atomic_write_u64(&db->swept, (uint64) DT_NOBEGIN);
 		pg_write_barrier();
 		db->oid = oid;
 	}
@@ -284,6 +285,32 @@ uint32
 outbox_shmem_hint_bit(uint32 subscription_id, uint32 lane)
 {
 	return (subscription_id * 0x9E3779B1u + lane) % OUTBOX_HINT_BITS;
+}
+
+/* ---------------------------------------------------------------- leases */
+
+TimestampTz
+outbox_shmem_swept(OutboxDatabase *db)
+{
+	return (TimestampTz) pg_atomic_read_u64(&db->swept);
+}
+
+void
+outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to)
+{
+	uint64		expected = (uint64) from;
+
+	(void) pg_atomic_compare_exchange_u64(&db->swept, &expected, (uint64) to);
+}
+
+void
+outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at)
+{
+	uint64		swept = pg_atomic_read_u64(&db->swept);
+
+	while ((TimestampTz) swept > expires_at &&
+		   !pg_atomic_compare_exchange_u64(&db->swept, &swept, (uint64) expires_at))
+		;
 }
 
 /* ---------------------------------------------------------------- latches */

@@ -30,6 +30,7 @@ typedef struct OutboxDatabase
 	pg_uuid_t	interrupted_event;	/* whose handler SIGTERM has ended last, and how often in a row */
 	uint32		interrupted_times;
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
+	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
 } OutboxDatabase;
 
@@ -136,6 +137,14 @@ outbox_shmem_work_count(OutboxDatabase *db, uint32 bit)
 {
 	return pg_atomic_read_u32(&db->work_counts[bit]);
 }
+
+/*
+ * All leases of external workers that expire before that have ended: where a sweep begins.  It moves forward from
+ * `from` to `to` unless somebody has moved it back meanwhile, whose lease expires earlier.
+ */
+extern TimestampTz outbox_shmem_swept(OutboxDatabase *db);
+extern void outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to);
+extern void outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at);
 
 /*
  * Tell the launcher about a database other than our own: it was made, dropped, changed, or

@@ -83,8 +83,9 @@ outbox_store_flush(OutboxWriter *writer)
 	{
 		for (int i = 0; i < writer->nslots; i++)
 		{
-			(void) outbox_compat_insert_index_tuples(writer->rri, writer->slots[i], writer->estate,
-													 false, NULL, NIL);
+			writer->conflicts[i] = false;
+			(void) outbox_compat_insert_index_tuples(writer->rri, writer->slots[i], writer->estate, writer->tolerant,
+													 writer->tolerant ? &writer->conflicts[i] : NULL, NIL);
 			ResetPerTupleExprContext(writer->estate);
 		}
 	}
@@ -94,6 +95,22 @@ outbox_store_flush(OutboxWriter *writer)
 		ExecClearTuple(writer->slots[i]);
 	}
 	writer->nslots = 0;
+}
+
+void
+outbox_store_replace(OutboxWriter *writer, ItemPointer tid, const Datum *values, const bool *nulls)
+{
+	ItemPointerData at = *tid;
+	OUTBOX_COMPAT_UPDATE_INDEXES which;
+	TupleTableSlot *slot;
+
+	outbox_store_flush(writer);
+	outbox_store_put(writer, values, nulls);
+	slot = writer->slots[--writer->nslots];
+	simple_table_tuple_update(writer->rel, &at, slot, GetActiveSnapshot(), &which);
+	(void) outbox_compat_update_index_tuples(writer->rri, slot, writer->estate, which);
+	ResetPerTupleExprContext(writer->estate);
+	ExecClearTuple(slot);
 }
 
 void
@@ -119,6 +136,26 @@ outbox_store_delete(Relation rel, ItemPointer tid)
 
 	return table_tuple_delete(rel, tid, GetCurrentCommandId(true), GetActiveSnapshot(), InvalidSnapshot,
 							  true, &failure, false) == TM_Ok;
+}
+
+/* ---------------------------------------------------------------- locking */
+
+OutboxRowLock
+outbox_store_lock(Relation rel, const ItemPointerData *tid, LockTupleMode mode, TupleTableSlot *slot)
+{
+	ItemPointerData at = *tid;
+	TM_FailureData failure;
+
+	switch (table_tuple_lock(rel, &at, SnapshotSelf, slot, GetCurrentCommandId(true), mode, LockWaitSkip,
+							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
+	{
+		case TM_Ok:
+			return ROW_LOCKED;
+		case TM_WouldBlock:
+			return ROW_BUSY;
+		default:
+			return ROW_GONE;
+	}
 }
 
 /* ---------------------------------------------------------------- scanning */
@@ -197,23 +234,47 @@ outbox_store_end_scan(OutboxScan *scan)
 
 /* ---------------------------------------------------------------- statements */
 
+static void
+plan_statement(OutboxStatement *statement)
+{
+	SPIPlanPtr	plan;
+
+	if (statement->plan != NULL)
+		return;
+	plan = SPI_prepare(statement->sql, statement->nargs, statement->argtypes);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare a statement: %s", SPI_result_code_string(SPI_result));
+	if (SPI_keepplan(plan) != 0)
+		elog(ERROR, "could not keep a plan");
+	statement->plan = plan;
+}
+
 uint64
 outbox_store_run(OutboxStatement *statement, const Datum *values, const char *nulls, long limit)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	int			result;
 
-	if (statement->plan == NULL)
-	{
-		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs, statement->argtypes);
-
-		if (plan == NULL)
-			elog(ERROR, "could not prepare a statement: %s", SPI_result_code_string(SPI_result));
-		if (SPI_keepplan(plan) != 0)
-			elog(ERROR, "could not keep a plan");
-		statement->plan = plan;
-	}
+	plan_statement(statement);
 	result = SPI_execute_plan(statement->plan, unconstify(Datum *, values), nulls, false, limit);
+	if (result < 0)
+		elog(ERROR, "could not run a statement: %s", SPI_result_code_string(result));
+	MemoryContextSwitchTo(caller);
+	return SPI_processed;
+}
+
+uint64
+outbox_store_run_latest(OutboxStatement *statement, const Datum *values, const char *nulls, long limit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Snapshot	snapshot;
+	int			result;
+
+	plan_statement(statement);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	result = SPI_execute_snapshot(statement->plan, unconstify(Datum *, values), nulls, snapshot, InvalidSnapshot,
+								  true, false, limit);
+	UnregisterSnapshot(snapshot);
 	if (result < 0)
 		elog(ERROR, "could not run a statement: %s", SPI_result_code_string(result));
 	MemoryContextSwitchTo(caller);

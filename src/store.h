@@ -33,11 +33,16 @@ typedef struct OutboxWriter
 	int			nslots;
 	TupleTableSlot *slots[OUTBOX_WRITER_SLOTS];
 	ItemPointerData tids[OUTBOX_WRITER_SLOTS];	/* of the rows of the last flush */
+	bool		tolerant;		/* rows that may be there already are written too, and told in: */
+	bool		conflicts[OUTBOX_WRITER_SLOTS];
 } OutboxWriter;
 
 extern OutboxWriter *outbox_store_open_writer(Oid relid);
 extern void outbox_store_put(OutboxWriter *writer, const Datum *values, const bool *nulls);
 extern void outbox_store_flush(OutboxWriter *writer);
+
+/* a row in place of the one at tid, which this transaction has locked; at once */
+extern void outbox_store_replace(OutboxWriter *writer, ItemPointer tid, const Datum *values, const bool *nulls);
 extern void outbox_store_close_writer(OutboxWriter *writer);	/* flushes; keeps the lock */
 
 /*
@@ -65,6 +70,19 @@ extern void outbox_store_end_scan(OutboxScan *scan);
 /* delete a row that this session found; false when somebody else was first */
 extern bool outbox_store_delete(Relation rel, ItemPointer tid);
 
+typedef enum OutboxRowLock
+{
+	ROW_LOCKED,
+	ROW_BUSY,					/* somebody else has it */
+	ROW_GONE
+} OutboxRowLock;
+
+/*
+ * Lock a row that was found at tid, in its newest version, which is then in the slot; whatever
+ * the snapshot and the isolation level.  Never waits.
+ */
+extern OutboxRowLock outbox_store_lock(Relation rel, const ItemPointerData *tid, LockTupleMode mode, TupleTableSlot *slot);
+
 /* the primary key's index */
 extern Oid	outbox_store_primary_key(Oid relid);
 
@@ -82,6 +100,9 @@ typedef struct OutboxStatement
 } OutboxStatement;
 
 extern uint64 outbox_store_run(OutboxStatement *statement, const Datum *values, const char *nulls, long limit);
+
+/* the same for a query, by what is committed now, whatever the transaction's snapshot */
+extern uint64 outbox_store_run_latest(OutboxStatement *statement, const Datum *values, const char *nulls, long limit);
 
 /* column `column` (1 ..) of row `row` of SPI_tuptable */
 extern Datum outbox_store_value(uint64 row, int column, bool *isnull);

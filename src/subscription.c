@@ -19,6 +19,7 @@
 
 #include "backoff.h"
 #include "extension.h"
+#include "session.h"
 #include "store.h"
 #include "subscription.h"
 
@@ -116,7 +117,8 @@ load_cache(void)
 	cache_valid = true;			/* before reading: an invalidation meanwhile counts */
 
 	SPI_connect();
-	n = outbox_store_run(&select_all, NULL, NULL, 0);
+	/* not by a snapshot that may be older than what invalidated the cache */
+	n = outbox_store_run_latest(&select_all, NULL, NULL, 0);
 	MemoryContextSwitchTo(cache_context);
 	cache = palloc0(sizeof(OutboxSubscription) * Max(n, 1));
 	for (uint64 i = 0; i < n; i++)
@@ -145,6 +147,59 @@ outbox_subscription_all(OutboxSubscription **subscriptions)
 	}
 	*subscriptions = cache;
 	return cache_count;
+}
+
+static char **
+copy_strings(char **strings, int count)
+{
+	char	  **copy = palloc(sizeof(char *) * Max(count, 1));
+
+	for (int i = 0; i < count; i++)
+		copy[i] = pstrdup(strings[i]);
+	return copy;
+}
+
+/* Without the patterns and the seam, which are the router's business. */
+static OutboxSubscription *
+copy_subscription(const OutboxSubscription *s)
+{
+	OutboxSubscription *copy = palloc(sizeof(OutboxSubscription));
+
+	*copy = *s;
+	copy->npatterns = 0;
+	copy->patterns = NULL;
+	copy->seam = NULL;
+	copy->name = pstrdup(s->name);
+	copy->handler = s->handler ? pstrdup(s->handler) : NULL;
+	copy->run_as = s->run_as ? pstrdup(s->run_as) : NULL;
+	copy->permanent_errors = copy_strings(s->permanent_errors, s->npermanent);
+	copy->transient_errors = copy_strings(s->transient_errors, s->ntransient);
+	return copy;
+}
+
+OutboxSubscription *
+outbox_subscription_find(int32 id, const char *name)
+{
+	OutboxSubscription *all;
+	int			n;
+
+	AcceptInvalidationMessages();
+	if (cache_valid)
+		n = outbox_subscription_all(&all);
+	else
+	{
+		OutboxSession session;
+
+		outbox_session_enter(&session);
+		n = outbox_subscription_all(&all);
+		outbox_session_leave(&session);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		if (id != 0 ? all[i].id == id : strcmp(all[i].name, name) == 0)
+			return copy_subscription(&all[i]);
+	}
+	return NULL;
 }
 
 uint64

@@ -43,6 +43,12 @@ typedef struct OutboxSubscription
 /* all of them by id; valid until the next call; needs a transaction */
 extern int	outbox_subscription_all(OutboxSubscription **subscriptions);
 
+/*
+ * One of them, by its number or, when that is 0, by its name; NULL when there is none.  In nobody's session:
+ * when they have to be read, it is done as the extension's owner.  Copied into the current memory context.
+ */
+extern OutboxSubscription *outbox_subscription_find(int32 id, const char *name);
+
 /* a number that changes with every reload of the cache */
 extern uint64 outbox_subscription_version(void);
 

@@ -30,12 +30,15 @@ static bool wake_launcher = false;
 static bool wake_all_waiters = false;
 static int	nclaimable = 0;
 static Claimable claimable[SUBSCRIPTIONS_MAX];
+static bool leased = false;
+static TimestampTz lease_expires = DT_NOEND;	/* the first */
 
 static void
 forget_all(void)
 {
-	wake_router = wake_workers = wake_launcher = wake_all_waiters = false;
+	wake_router = wake_workers = wake_launcher = wake_all_waiters = leased = false;
 	nclaimable = 0;
+	lease_expires = DT_NOEND;
 }
 
 static void
@@ -58,6 +61,18 @@ set_latches(void)
 		outbox_waiters_wake(claimable[i].subscription_id, claimable[i].most);
 	if (wake_launcher)
 		outbox_shmem_wake_launcher(true);
+	if (leased && (database = outbox_shmem_my_database()) != NULL)
+		outbox_shmem_unsweep(database, lease_expires);
+}
+
+static void
+refuse_prepare(void)
+{
+	if (leased)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot prepare a transaction that has claimed events or extended a lease"),
+				 errhint("Claim in a transaction of its own; the one that settles the events may be prepared.")));
 }
 
 static void
@@ -68,6 +83,9 @@ end_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			set_latches();
 			forget_all();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			refuse_prepare();
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
@@ -131,4 +149,11 @@ void
 outbox_wakeup_launcher(void)
 {
 	request_wakeup(&wake_launcher);
+}
+
+void
+outbox_wakeup_lease(TimestampTz expires_at)
+{
+	request_wakeup(&leased);
+	lease_expires = Min(lease_expires, expires_at);
 }

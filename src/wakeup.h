@@ -25,4 +25,10 @@ extern void outbox_wakeup_waiters(int32 subscription_id, int most);
 /* when this transaction commits: the launcher should look at the databases again */
 extern void outbox_wakeup_launcher(void);
 
+/*
+ * When this transaction commits: there is a lease that expires then, perhaps before what has been swept already.
+ * Such a transaction cannot be prepared: it commits elsewhere.
+ */
+extern void outbox_wakeup_lease(TimestampTz expires_at);
+
 #endif							/* OUTBOX_WAKEUP_H */

@@ -161,6 +161,45 @@ create table outbox.lane_cursor (
 );
 comment on table outbox.lane_cursor is 'How far each lane has been worked: appended, and read from the end.';
 
+-- Leases of external workers: what outbox.claim() has handed out, appended.
+create table outbox.lease (
+    lease_id bigint generated always as identity primary key,
+    token uuid not null unique,
+    subscription_id integer not null,
+    incarnation integer not null,
+    claim_xid xid8 not null,
+    worker text collate "C",
+    claimed_at timestamptz not null,
+    expires_at timestamptz not null,
+    events smallint not null check (events > 0),
+    event_ids uuid[] not null,
+    lanes integer[] not null,
+    positions bigint[] not null,
+    replays smallint[],
+    attempts smallint[],
+    gates bigint[]
+) with (toast_tuple_target = 8160);
+comment on table outbox.lease is
+'One row a claim. event_ids and the arrays beside it have one element for each event: its lane, its position (0: of a replay), its replay (null: none is), its attempt (null: all are first ones), and where it was taken from: 0 the lane, -1 its row in delivery_exception, else the gate behind which it was parked (null: all from lanes). Changed only by outbox.extend(), and when an expired lease is taken back: then the token is another one.';
+create index lease_expires on outbox.lease (expires_at, lease_id);
+
+create table outbox.lease_progress (
+    lease_id bigint not null,
+    progress_id bigint not null,
+    completed boolean not null,
+    settled smallint[] not null,
+    primary key (lease_id, progress_id)
+);
+comment on table outbox.lease_progress is 'What has been settled of a lease, appended: indexes into its arrays, from 0; completed, or else returned. The lease has ended when all are.';
+
+create table outbox.lane_lease (
+    subscription_id integer not null,
+    lane integer not null,
+    lease_id bigint not null,
+    primary key (subscription_id, lane, lease_id)
+);
+comment on table outbox.lane_lease is 'Which leases hold a lane whose order of keys is kept, appended: the newest one counts, and the lane is free when it has ended.';
+
 create table outbox.tick (
     incarnation integer not null,
     tick bigint not null,
@@ -207,10 +246,12 @@ create table outbox.delivery_exception (
     failed_at timestamptz,
     worker text collate "C",
     gate_released boolean not null default false,
+    lease_id bigint,
+    alone boolean not null default false,
     primary key (subscription_id, event_id, replay_no),
     check ((status = 'RETRY') = (next_attempt_at is not null))
 ) with (fillfactor = 70);
-comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none. A replay (replay_no > 0) is a row from its beginning, without event_key and position: it stands outside of the order of keys.';
+comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none. A replay (replay_no > 0) is a row from its beginning, without event_key and position: it stands outside of the order of keys. lease_id: of the external worker that is at it. alone: the lease it was in expired, and it is handed out alone.';
 create index delivery_exception_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
     where status = 'RETRY';
 -- live retries and replays are found apart, so that neither waits behind a million of the others
@@ -258,10 +299,11 @@ create table outbox.gate (
     event_key text collate "C" not null,
     held_by uuid,
     through bigint not null,
+    alone_through bigint not null default 0,
     created_at timestamptz not null,
     unique (subscription_id, lane, tenant_id, event_key)
 ) with (fillfactor = 70);
-comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done. tenant_id is '''' for none.';
+comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done, alone_through that up to which an external worker gets them one by one. tenant_id is '''' for none.';
 create index gate_open on outbox.gate (subscription_id, lane) where held_by is null;
 
 create table outbox.parked (
@@ -328,9 +370,11 @@ declare
     relation text;
 begin
     foreach relation in array array[
-        'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor', 'tick',
+        'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
+        'lease', 'lease_progress', 'lane_lease', 'tick',
         'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'operator_entry', 'batch',
-        'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq']
+        'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
+        'lease_lease_id_seq']
     loop
         perform pg_catalog.pg_extension_config_dump(('outbox.' || relation)::pg_catalog.regclass, '');
     end loop;

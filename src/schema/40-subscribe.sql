@@ -59,7 +59,7 @@ as 'MODULE_PATHNAME', 'outbox_alter_subscription';
 revoke all on function outbox.alter_subscription(text, text[], text, text, integer, integer, interval, float8, interval, interval, interval, integer, text, text[], text[], text, text[]) from public;
 comment on function outbox.alter_subscription(text, text[], text, text, integer, integer, interval, float8, interval, interval, interval, integer, text, text[], text[], text, text[]) is
 'Changes the definition of a subscription; arguments as in outbox.subscribe(), null: as it is. reset: names of arguments to put back to their defaults (handler: none, run_as: the caller). Returns true when something changed. A change of lanes or ordering takes effect for new events, after the old lanes are drained, so that the order of a key holds. New event_types apply to events routed from then on.
-Errors: 42704 no such subscription; 42501 the caller is no member of its role; else as outbox.subscribe().';
+Errors: 42704 no such subscription; 42501 the caller is no member of its role; 55006 a handler is given or taken away while external workers hold events; else as outbox.subscribe().';
 
 create function outbox.unsubscribe(subscription text, force boolean default false)
 returns boolean

@@ -60,8 +60,8 @@ select s.subscription,
        case when w.event_id is not null and x.status = 'RETRY' then 'IN_PROGRESS' else x.status end,
        x.attempts,
        case when w.event_id is null then x.next_attempt_at end,
-       case when w.event_id is not null or x.status = 'IN_PROGRESS' then l.expires_at end,
-       case when w.event_id is not null or x.status = 'IN_PROGRESS' then l.worker else x.worker end,
+       case when w.event_id is not null or x.status = 'IN_PROGRESS' then coalesce(h.expires_at, l.expires_at) end,
+       case when x.lease_id is null and (w.event_id is not null or x.status = 'IN_PROGRESS') then l.worker else x.worker end,
        x.error_code,
        null::timestamptz,
        null::float8,
@@ -69,7 +69,25 @@ select s.subscription,
 from outbox.delivery_exception x
 join outbox.subscription s on s.subscription_id = x.subscription_id
 left join outbox.lane l on l.subscription_id = x.subscription_id and l.lane = x.lane
+left join outbox.lease h on h.lease_id = x.lease_id
 left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = x.event_id
+union all
+select s.subscription,
+       h.event_id,
+       h.replay_no,
+       outbox.tenant_of(h.event_id) collate "C",
+       'IN_PROGRESS'::text collate "C",
+       h.attempts,
+       null::timestamptz,
+       h.expires_at,
+       h.worker collate "C",
+       null::text collate "C",
+       null::timestamptz,
+       null::float8,
+       null::text collate "C"
+from outbox.lease_events() h
+join outbox.subscription s on s.subscription_id = h.subscription_id
+where not h.has_exception
 union all
 select s.subscription,
        e.event_id,
@@ -230,7 +248,7 @@ select s.subscription,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
        delayed.n as delayed,
        exceptions.retry,
-       exceptions.in_progress + workers.n as in_progress,
+       exceptions.in_progress + workers.n + coalesce(held.n, 0) as in_progress,
        parked.blocked,
        exceptions.review_required,
        t.outage_until,
@@ -260,6 +278,11 @@ select s.subscription,
        s.created_by
 from outbox.subscription s
 join outbox.subscription_state t on t.subscription_id = s.subscription_id
+left join (
+    select h.subscription_id, count(*) as n
+    from outbox.lease_events() h
+    where not h.has_exception
+    group by h.subscription_id) held on held.subscription_id = s.subscription_id
 cross join lateral (
     select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
            min(ends.next_event_id::text collate "C") as next_event_id
@@ -309,8 +332,8 @@ cross join lateral (
           where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
-'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
-Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked.';
+'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
+Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked, and the leases of external workers that have not expired.';
 
 create view outbox.operator_log as
 select o.entry_id,

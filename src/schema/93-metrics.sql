@@ -66,7 +66,7 @@ with counted as materialized (
 select s.subscription,
        lanes.backlog + parked.ready as backlog,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
-       coalesce(counted.in_progress, 0) + workers.n as in_progress,
+       coalesce(counted.in_progress, 0) + workers.n + coalesce(held.n, 0) as in_progress,
        coalesce(counted.retry, 0) as retry,
        parked.blocked,
        coalesce(counted.review_required, 0) as review_required,
@@ -86,6 +86,11 @@ select s.subscription,
 from outbox.subscription s
 join outbox.subscription_state t on t.subscription_id = s.subscription_id
 left join counted on counted.subscription_id = s.subscription_id
+left join (
+    select h.subscription_id, count(*) as n
+    from outbox.lease_events() h
+    where not h.has_exception
+    group by h.subscription_id) held on held.subscription_id = s.subscription_id
 left join outbox.counters() k on k.subscription_id = s.subscription_id
 cross join lateral (
     select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
@@ -126,7 +131,7 @@ cross join lateral (
           where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
-'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.
+'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.
 Cost: some index probes a lane, and what is parked, up to 10,000; whatever the size of the log and of what is in review.';
 
 create view outbox.failure_metrics as

@@ -1,0 +1,210 @@
+-- What external workers get, in which order, and what becomes of it.
+set client_min_messages = warning;
+create extension if not exists outbox;
+drop schema if exists claim cascade;
+create schema claim;
+reset client_min_messages;
+
+-- publish events named k1, k2, ... of key k; an empty key: none
+create procedure claim.publish(of text, keys text[], names text[]) language plpgsql as $$
+begin
+    perform outbox.publish('cl.' || of, jsonb_build_object('name', name), event_key => nullif(key, ''))
+    from unnest(keys, names) with ordinality as e (key, name, n) order by n;
+    commit;
+    call outbox.drain(array['cl ' || of]);
+end
+$$;
+create function claim.event(named text) returns uuid language sql as $$
+    select event_id from outbox.event where event_type like 'cl.%' and payload ->> 'name' = named order by event_id desc limit 1
+$$;
+-- the open lease that holds an event; its token stands in no view
+create function claim.token(named text) returns uuid language sql as $$
+    select token from outbox.lease where claim.event(named) = any (event_ids) order by lease_id desc limit 1
+$$;
+-- claim all that can be had, in one or more leases
+create procedure claim.get(of text, most integer default 10, expected integer default null, lease interval default null) language plpgsql as $$
+declare
+    got text;
+    n integer := 0;
+begin
+    for i in 1 .. 500 loop
+        select string_agg(format('%s/%s', payload ->> 'name', attempt), ' ' order by ordinality), count(*) into got, n
+        from outbox.claim('cl ' || of, most, lease, 'me') with ordinality;
+        exit when expected is null or n >= expected;
+        commit;
+        perform pg_sleep(0.01);
+    end loop;
+    raise notice 'got %', coalesce(got, 'nothing');
+    commit;
+end
+$$;
+create view claim.outcome as
+select substr(d.subscription, 4) as subscription, e.payload ->> 'name' as name, d.replay_no, d.status, d.attempts, d.error_code, d.worker
+from outbox.delivery d join outbox.event e using (event_id) where d.subscription like 'cl %';
+
+-- keys one at a time and in order: all that is free comes, a lane that is held does not
+select outbox.subscribe('cl order', '{cl.order}', lanes => 1);
+call claim.publish('order', '{a,b,a,c,b,a}', '{a1,b1,a2,c1,b2,a3}');
+call claim.get('order', 4);
+call claim.get('order', 4);
+select name, status, attempts, worker from claim.outcome where subscription = 'order' order by name;
+select outbox.ack(claim.token('a1'), array[claim.event('a1'), claim.event('b1')]);
+call claim.get('order', 4);
+select outbox.ack_one(claim.token('a1'), claim.event('a2'), 'message 7');
+select outbox.ack_all(claim.token('a1'));
+select message_id, worker, processing_ms > 0 as took from outbox.delivery where subscription = 'cl order' and event_id = claim.event('a2');
+call claim.get('order', 4);
+
+-- a failure holds its key, whatever of it was in the lease goes back, and other keys go on
+select outbox.release_all(claim.token('b2'));
+call claim.publish('order', '{b,a,c}', '{b3,a4,c2}');
+call claim.get('order', 10);
+select outbox.fail(claim.token('b2'), claim.event('b2'), 'E1', retry_after => '1 day');
+select outbox.ack(claim.token('b2'), array[claim.event('a3')]);
+select name, status, attempts, error_code from claim.outcome where subscription = 'order' and status <> 'COMPLETED' order by name;
+select event_key, status, blocked_events from outbox.blocked_key where subscription = 'cl order' order by 1;
+-- the lane is free again: what was behind the lease comes, and what is parked does not
+call claim.get('order', 10);
+-- of the lease before: not held any more
+\set VERBOSITY sqlstate
+select outbox.ack(claim.token('b2'), array[claim.event('b3')]);
+\set VERBOSITY default
+select outbox.ack_all(claim.token('c2'));
+-- the retry is due: then what was parked follows, in order
+update outbox.delivery_exception set next_attempt_at = clock_timestamp() where status = 'RETRY' and event_id = claim.event('b2');
+call claim.get('order', 10);
+select outbox.ack_all(claim.token('b2'));
+call claim.get('order', 10);
+select outbox.ack_all(claim.token('b3'));
+call claim.get('order', 10);
+call claim.publish('order', '{b}', '{b4}');
+call claim.get('order', 10);
+select outbox.ack_all(claim.token('b4'));
+select name, status, attempts from claim.outcome where subscription = 'order' and status <> 'COMPLETED';
+select count(*) from outbox.gate g join outbox.subscription s using (subscription_id) where s.subscription = 'cl order';
+
+-- failures and releases of one key out of its order do not change it
+select outbox.subscribe('cl mixed', '{cl.mixed}', lanes => 1);
+call claim.publish('mixed', '{a,a,a,a,a,a}', '{a1,a2,a3,a4,a5,a6}');
+call claim.get('mixed', 5);
+select outbox.fail(claim.token('a1'), claim.event('a3'), 'E3', retry_after => '0');
+select outbox.fail(claim.token('a1'), claim.event('a1'), 'E1', retry_after => '0');
+select name, status, attempts from claim.outcome where subscription = 'mixed' order by name;
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a1'));
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a2'));
+call claim.get('mixed');
+select outbox.release(claim.token('a3'), array[claim.event('a3')]);
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a3'));
+call claim.get('mixed', 2);
+-- taken from behind the gate, and back again
+select outbox.fail(claim.token('a4'), claim.event('a5'), 'E5', retry_after => '0');
+select outbox.release(claim.token('a4'), array[claim.event('a4')]);
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a4'));
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a5'));
+call claim.get('mixed');
+select outbox.ack_all(claim.token('a6'));
+select count(*) filter (where status = 'COMPLETED'), count(*) from claim.outcome where subscription = 'mixed';
+
+-- a delay holds the key; a released event has used no attempt
+call claim.publish('mixed', '{a,a,b}', '{a7,a8,b7}');
+call claim.get('mixed');
+select outbox.release(claim.token('a7'), array[claim.event('a7')], '1 hour');
+select outbox.ack_all(claim.token('b7'));
+call claim.get('mixed');
+select name, status, attempts from claim.outcome where subscription = 'mixed' and status <> 'COMPLETED' order by name;
+
+-- attempts: used up, permanent, by the subscription's rules; a person decides
+select outbox.subscribe('cl review', '{cl.review}', lanes => 1, max_attempts => 2, backoff_base => '1 us', backoff_max => '1 us',
+                        permanent_errors => '{gone,HV}', transient_errors => '{23505}');
+call claim.publish('review', '{a,a,b,c,d,e}', '{a1,a2,b1,c1,d1,e1}');
+call claim.get('review');
+select outbox.fail(claim.token('a1'), claim.event('a1'), 'E1');
+select outbox.fail(claim.token('b1'), claim.event('b1'), 'gone');
+select outbox.fail(claim.token('c1'), claim.event('c1'), 'HV00R');
+select outbox.fail(claim.token('d1'), claim.event('d1'), '23505');
+select outbox.fail(claim.token('e1'), claim.event('e1'), permanent => true);
+call claim.get('review', expected => 2);
+select outbox.fail(claim.token('a1'), claim.event('a1'), 'E1');
+select outbox.ack_all(claim.token('d1'));
+select name, status, attempts, error_code from claim.outcome where subscription = 'review' order by name;
+call claim.get('review');
+select outbox.discard('cl review', claim.event('a1'), 'no use');
+call claim.get('review');
+select outbox.ack_all(claim.token('a2'));
+select outbox.retry('cl review', claim.event('b1'));
+call claim.get('review');
+select outbox.fail(claim.token('b1'), claim.event('b1'), 'E2');
+select name, attempt, error_code, worker from outbox.attempt join outbox.event e using (event_id) cross join lateral (select e.payload ->> 'name' as name) p
+where subscription = 'cl review' order by name, attempt;
+
+-- after a lease expired, its events come one by one; only one that was alone can need review for it
+select outbox.subscribe('cl lost', '{cl.lost}', lanes => 1, max_attempts => 2);
+call claim.publish('lost', '{a,a,b,c}', '{a1,a2,b1,c1}');
+call claim.get('lost', lease => '1 ms');
+call claim.get('lost', expected => 1);
+select outbox.ack_all(claim.token('a1'));
+call claim.get('lost', lease => '1 ms');
+call claim.get('lost', expected => 1);
+select outbox.ack_all(claim.token('c1'));
+call claim.get('lost', expected => 1);
+select outbox.ack_all(claim.token('a2'));
+call claim.get('lost');
+select name, status, attempts, error_code from claim.outcome where subscription = 'lost' order by name;
+select name, attempt, error_code, worker from outbox.attempt join outbox.event e using (event_id) cross join lateral (select e.payload ->> 'name' as name) p
+where subscription = 'cl lost' order by name, attempt;
+
+-- without order, lanes are not held
+select outbox.subscribe('cl none', '{cl.none}', ordering => 'none', lanes => 1);
+call claim.publish('none', '{a,a,a,"",""}', '{n1,n2,n3,n4,n5}');
+call claim.get('none', 2);
+call claim.get('none', 2);
+select outbox.fail(claim.token('n1'), claim.event('n1'), 'E1', retry_after => '0');
+select outbox.release(claim.token('n3'), array[claim.event('n3')]);
+call claim.get('none');
+select outbox.ack_all(claim.token('n1')) + outbox.ack_all(claim.token('n2')) + outbox.ack_all(claim.token('n4'));
+select status, count(*) from claim.outcome where subscription = 'none' group by 1;
+
+-- the outage guard: after five events that failed in a row, one at a time until one completes
+select outbox.subscribe('cl outage', '{cl.outage}', ordering => 'none', lanes => 1, backoff_base => '1 hour');
+call claim.publish('outage', '{"","","","","","","",""}', '{o1,o2,o3,o4,o5,o6,o7,o8}');
+call claim.get('outage', 5);
+select outbox.fail(claim.token(n), claim.event(n), 'E1') from unnest('{o1,o2,o3,o4,o5}'::text[]) n;
+call claim.get('outage');
+select outage_until > clock_timestamp() + interval '59 s' as guarded from outbox.subscription_status where subscription = 'cl outage';
+update outbox.subscription_state t set outage_until = clock_timestamp() from outbox.subscription s where s.subscription_id = t.subscription_id and s.subscription = 'cl outage';
+call claim.get('outage');
+call claim.get('outage');
+select outbox.ack_all(claim.token('o6'));
+select outage_until from outbox.subscription_status where subscription = 'cl outage';
+call claim.get('outage');
+
+-- paused; waived by on_review; the size of a claim
+select outbox.subscribe('cl rest', '{cl.rest}', lanes => 1);
+call claim.publish('rest', '{a,a,b}', '{r1,r2,r3}');
+select outbox.pause('cl rest');
+call claim.get('rest');
+select outbox.resume('cl rest');
+call claim.get('rest', 1);
+select outbox.fail(claim.token('r1'), claim.event('r1'), permanent => true);
+call claim.get('rest');
+select outbox.ack_all(claim.token('r3'));
+call claim.get('rest');
+select outbox.alter_subscription('cl rest', on_review => 'continue');
+call claim.get('rest');
+select outbox.ack_all(claim.token('r2'));
+set outbox.max_payload_bytes = '64MB';
+select outbox.publish('cl.rest', jsonb_build_object('name', n, 'x', repeat('x', 3500000)), event_key => n) is not null from unnest('{x1,x2,x3}'::text[]) n;
+reset outbox.max_payload_bytes;
+call outbox.drain('{cl rest}');
+call claim.get('rest');
+select outbox.ack_all(claim.token('x1'));
+call claim.get('rest');
+
+set client_min_messages = warning;
+select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest}'::text[]) s;
+drop schema claim cascade;

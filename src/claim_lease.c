@@ -1,0 +1,563 @@
+/*
+ * claim_lease.c - the leases of external workers.
+ *
+ * A claim appends one row, and each call that settles events of it appends
+ * another: the lease has ended when the union of these is all of its events.
+ * So nothing is changed when all goes well, and two that settle at once need not
+ * know of each other.
+ *
+ * Whoever settles has locked the lease's row by its token first; whoever takes an expired
+ * lease back locks it against everybody, passing over one that is locked, and changes
+ * the token.  Everything here is read by what is committed now, whatever the
+ * snapshot and isolation level of the caller, and leaves no predicate locks.
+ */
+#include "outbox.h"
+
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "claim_lease.h"
+#include "extension.h"
+#include "store.h"
+#include "wakeup.h"
+
+/* columns of outbox.lease */
+typedef enum LeaseColumn
+{
+	LEASE_ID,
+	LEASE_TOKEN,
+	LEASE_SUBSCRIPTION_ID,
+	LEASE_INCARNATION,
+	LEASE_CLAIM_XID,
+	LEASE_WORKER,
+	LEASE_CLAIMED_AT,
+	LEASE_EXPIRES_AT,
+	LEASE_EVENTS,
+	LEASE_EVENT_IDS,
+	LEASE_LANES,
+	LEASE_POSITIONS,
+	LEASE_REPLAYS,
+	LEASE_ATTEMPTS,
+	LEASE_GATES,
+	LEASE_COLUMNS
+} LeaseColumn;
+
+/* ---------------------------------------------------------------- appending */
+
+int64
+outbox_claim_lease_draw(void)
+{
+	return nextval_internal(outbox_extension_relid("lease_lease_id_seq"), false);
+}
+
+/* Nobody can guess it: 122 bits are random. */
+void
+outbox_claim_lease_make_token(pg_uuid_t *token)
+{
+	if (!pg_strong_random(token->data, UUID_LEN))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	token->data[6] = (token->data[6] & 0x0f) | 0x40;
+	token->data[8] = (token->data[8] & 0x3f) | 0x80;
+}
+
+typedef Datum (*EventField) (const OutboxClaimedEvent *event);
+
+static Datum
+field_event_id(const OutboxClaimedEvent *event)
+{
+	return UUIDPGetDatum(&event->event_id);
+}
+
+static Datum
+field_lane(const OutboxClaimedEvent *event)
+{
+	return Int32GetDatum(event->lane);
+}
+
+static Datum
+field_position(const OutboxClaimedEvent *event)
+{
+	return Int64GetDatum(event->position);
+}
+
+static Datum
+field_replay(const OutboxClaimedEvent *event)
+{
+	return Int16GetDatum(event->replay_no);
+}
+
+static Datum
+field_attempt(const OutboxClaimedEvent *event)
+{
+	return Int16GetDatum((int16) event->attempts);
+}
+
+static Datum
+field_gate(const OutboxClaimedEvent *event)
+{
+	return Int64GetDatum(event->gate_id);
+}
+
+static Datum
+make_array(const OutboxClaimLease *lease, EventField field, Oid type, int size, bool by_value, char align)
+{
+	Datum	   *elements = palloc(lease->count * sizeof(Datum));
+
+	for (int i = 0; i < lease->count; i++)
+		elements[i] = field(&lease->events[i]);
+	return PointerGetDatum(construct_array(elements, lease->count, type, size, by_value, align));
+}
+
+/* The arrays; those that say nothing stay null. */
+static void
+fill_arrays(const OutboxClaimLease *lease, Datum *values, bool *nulls)
+{
+	nulls[LEASE_REPLAYS] = nulls[LEASE_ATTEMPTS] = nulls[LEASE_GATES] = true;
+	for (int i = 0; i < lease->count; i++)
+	{
+		nulls[LEASE_REPLAYS] &= lease->events[i].replay_no == 0;
+		nulls[LEASE_ATTEMPTS] &= lease->events[i].attempts == 1;
+		nulls[LEASE_GATES] &= lease->events[i].gate_id == OUTBOX_FROM_LANE;
+	}
+	values[LEASE_EVENT_IDS] = make_array(lease, field_event_id, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR);
+	values[LEASE_LANES] = make_array(lease, field_lane, INT4OID, 4, true, TYPALIGN_INT);
+	values[LEASE_POSITIONS] = make_array(lease, field_position, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	if (!nulls[LEASE_REPLAYS])
+		values[LEASE_REPLAYS] = make_array(lease, field_replay, INT2OID, 2, true, TYPALIGN_SHORT);
+	if (!nulls[LEASE_ATTEMPTS])
+		values[LEASE_ATTEMPTS] = make_array(lease, field_attempt, INT2OID, 2, true, TYPALIGN_SHORT);
+	if (!nulls[LEASE_GATES])
+		values[LEASE_GATES] = make_array(lease, field_gate, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+}
+
+static void
+append_row(const char *relname, const Datum *values, const bool *nulls)
+{
+	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid(relname));
+
+	outbox_store_put(writer, values, nulls);
+	outbox_store_close_writer(writer);
+}
+
+void
+outbox_claim_lease_append(OutboxClaimLease *lease)
+{
+	Datum		values[LEASE_COLUMNS] = {0};
+	bool		nulls[LEASE_COLUMNS] = {false};
+
+	lease->claim_xid = U64FromFullTransactionId(GetTopFullTransactionId());
+	values[LEASE_ID] = Int64GetDatum(lease->lease_id);
+	values[LEASE_TOKEN] = UUIDPGetDatum(&lease->token);
+	values[LEASE_SUBSCRIPTION_ID] = Int32GetDatum(lease->subscription_id);
+	values[LEASE_INCARNATION] = Int32GetDatum(lease->incarnation);
+	values[LEASE_CLAIM_XID] = FullTransactionIdGetDatum(FullTransactionIdFromU64(lease->claim_xid));
+	values[LEASE_WORKER] = lease->worker;
+	nulls[LEASE_WORKER] = lease->worker == (Datum) 0;
+	values[LEASE_CLAIMED_AT] = TimestampTzGetDatum(lease->claimed_at);
+	values[LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease->expires_at);
+	values[LEASE_EVENTS] = Int16GetDatum((int16) lease->count);
+	fill_arrays(lease, values, nulls);
+	append_row("lease", values, nulls);
+	outbox_wakeup_lease(lease->expires_at);
+}
+
+void
+outbox_claim_lease_hold_lane(int32 subscription_id, int32 lane, int64 lease_id)
+{
+	Datum		values[3] = {Int32GetDatum(subscription_id), Int32GetDatum(lane), Int64GetDatum(lease_id)};
+	bool		nulls[3] = {false};
+
+	append_row("lane_lease", values, nulls);
+}
+
+void
+outbox_claim_lease_settle(OutboxClaimLease *lease, int64 progress_id, OutboxClaimState state, const bool *now_settled)
+{
+	Datum	   *indexes = palloc(lease->count * sizeof(Datum));
+	Datum		values[4] = {
+		Int64GetDatum(lease->lease_id), Int64GetDatum(progress_id), BoolGetDatum(state == CLAIM_COMPLETED)
+	};
+	bool		nulls[4] = {false};
+	int			n = 0;
+
+	for (int i = 0; i < lease->count; i++)
+	{
+		if (!now_settled[i] || lease->events[i].state != state)
+			continue;
+		indexes[n++] = Int16GetDatum((int16) i);
+	}
+	if (n == 0)
+		return;
+	values[3] = PointerGetDatum(construct_array(indexes, n, INT2OID, 2, true, TYPALIGN_SHORT));
+	append_row("lease_progress", values, nulls);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+int64
+outbox_claim_lease_of_lane(int32 subscription_id, int32 lane)
+{
+	OutboxScan	scan;
+	int64		lease_id = 0;
+	bool		isnull;
+
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lane_lease"), outbox_extension_relid("lane_lease_pkey"),
+							SnapshotSelf, 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(subscription_id));
+	outbox_store_set_key(&scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, false))
+		lease_id = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull));
+	outbox_store_end_scan(&scan);
+	return lease_id;
+}
+
+static Datum
+lease_value(TupleTableSlot *slot, LeaseColumn column)
+{
+	bool		isnull;
+
+	return slot_getattr(slot, column + 1, &isnull);
+}
+
+/* Everything but the arrays; no copies. */
+static void
+read_head(TupleTableSlot *slot, OutboxClaimLease *lease)
+{
+	bool		isnull;
+
+	memset(lease, 0, sizeof(*lease));
+	lease->lease_id = DatumGetInt64(lease_value(slot, LEASE_ID));
+	lease->token = *DatumGetUUIDP(lease_value(slot, LEASE_TOKEN));
+	lease->subscription_id = DatumGetInt32(lease_value(slot, LEASE_SUBSCRIPTION_ID));
+	lease->incarnation = DatumGetInt32(lease_value(slot, LEASE_INCARNATION));
+	lease->claim_xid = U64FromFullTransactionId(DatumGetFullTransactionId(lease_value(slot, LEASE_CLAIM_XID)));
+	lease->worker = slot_getattr(slot, LEASE_WORKER + 1, &isnull);
+	lease->worker = isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(lease->worker));
+	lease->claimed_at = DatumGetTimestampTz(lease_value(slot, LEASE_CLAIMED_AT));
+	lease->expires_at = DatumGetTimestampTz(lease_value(slot, LEASE_EXPIRES_AT));
+	lease->count = DatumGetInt16(lease_value(slot, LEASE_EVENTS));
+}
+
+/* The elements of an array column, NULL when it is null. */
+static Datum *
+read_array(TupleTableSlot *slot, LeaseColumn column, Oid type, int size, bool by_value, char align, int count)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, column + 1, &isnull);
+	Datum	   *elements;
+	int			n;
+
+	if (isnull)
+		return NULL;
+	deconstruct_array(DatumGetArrayTypePCopy(value), type, size, by_value, align, &elements, NULL, &n);
+	if (n != count)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("a row of outbox.lease does not fit together")));
+	return elements;
+}
+
+static void
+read_events(TupleTableSlot *slot, OutboxClaimLease *lease)
+{
+	int			n = lease->count;
+	Datum	   *ids = read_array(slot, LEASE_EVENT_IDS, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, n);
+	Datum	   *lanes = read_array(slot, LEASE_LANES, INT4OID, 4, true, TYPALIGN_INT, n);
+	Datum	   *positions = read_array(slot, LEASE_POSITIONS, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, n);
+	Datum	   *replays = read_array(slot, LEASE_REPLAYS, INT2OID, 2, true, TYPALIGN_SHORT, n);
+	Datum	   *attempts = read_array(slot, LEASE_ATTEMPTS, INT2OID, 2, true, TYPALIGN_SHORT, n);
+	Datum	   *gates = read_array(slot, LEASE_GATES, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, n);
+
+	lease->events = palloc(Max(n, 1) * sizeof(OutboxClaimedEvent));
+	for (int i = 0; i < n; i++)
+	{
+		OutboxClaimedEvent *event = &lease->events[i];
+
+		event->event_id = *DatumGetUUIDP(ids[i]);
+		event->lane = DatumGetInt32(lanes[i]);
+		event->position = DatumGetInt64(positions[i]);
+		event->replay_no = replays ? DatumGetInt16(replays[i]) : 0;
+		event->attempts = attempts ? DatumGetInt16(attempts[i]) : 1;
+		event->gate_id = gates ? DatumGetInt64(gates[i]) : OUTBOX_FROM_LANE;
+		event->state = CLAIM_HELD;
+	}
+}
+
+/* One row of progress: marks in states[count]; returns how many of them are new. */
+static int
+apply_progress(TupleTableSlot *slot, OutboxClaimState *states, int count)
+{
+	bool		isnull;
+	bool		completed = DatumGetBool(slot_getattr(slot, 3, &isnull));
+	ArrayType  *settled = DatumGetArrayTypeP(slot_getattr(slot, 4, &isnull));
+	int16	   *indexes = (int16 *) ARR_DATA_PTR(settled);
+	int			n = ArrayGetNItems(ARR_NDIM(settled), ARR_DIMS(settled));
+	int			fresh = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (indexes[i] < 0 || indexes[i] >= count)
+			continue;
+		fresh += states[indexes[i]] == CLAIM_HELD;
+		/* whatever else is said of it: completed is completed */
+		if (completed || states[indexes[i]] == CLAIM_HELD)
+			states[indexes[i]] = completed ? CLAIM_COMPLETED : CLAIM_RETURNED;
+	}
+	return fresh;
+}
+
+/* Marks what is settled of a lease in states[count]; returns how many are not. */
+static int
+read_states(int64 lease_id, Snapshot snapshot, OutboxClaimState *states, int count)
+{
+	OutboxScan	scan;
+	int			held = count;
+
+	for (int i = 0; i < count; i++)
+		states[i] = CLAIM_HELD;
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lease_progress"),
+							outbox_extension_relid("lease_progress_pkey"), snapshot, 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
+	outbox_store_rescan(&scan);
+	while (outbox_store_next(&scan, true))
+		held -= apply_progress(scan.slot, states, count);
+	outbox_store_end_scan(&scan);
+	return held;
+}
+
+static void
+read_progress(OutboxClaimLease *lease, Snapshot snapshot)
+{
+	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
+
+	lease->held = read_states(lease->lease_id, snapshot, states, Min(lease->count, OUTBOX_CLAIM_EVENTS_MAX));
+	for (int i = 0; lease->events != NULL && i < lease->count; i++)
+		lease->events[i].state = states[i];
+}
+
+void
+outbox_claim_lease_read_progress(OutboxClaimLease *lease)
+{
+	read_progress(lease, SnapshotSelf);
+}
+
+/* ---------------------------------------------------------------- finding and locking */
+
+typedef enum Found
+{
+	FOUND_NOTHING,
+	FOUND_LOCKED,
+	FOUND_BUSY
+} Found;
+
+/*
+ * Look for a row under a unique key and lock it in its newest version, which is then in the slot.
+ * While a row is being replaced its old version is still there, or its new one already: seen
+ * neither, it is being committed just now, and looked for again.
+ */
+static Found
+lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, TupleTableSlot *slot)
+{
+	for (;;)
+	{
+		bool		replaced = false;
+
+		CHECK_FOR_INTERRUPTS();
+		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, key);
+		outbox_store_rescan(scan);
+		while (outbox_store_next(scan, true))
+		{
+			if (TransactionIdIsValid(dirty->xmin))
+			{
+				replaced = true;
+				continue;
+			}
+			switch (outbox_store_lock(scan->rel, &scan->slot->tts_tid, mode, slot))
+			{
+				case ROW_LOCKED:
+					return FOUND_LOCKED;
+				case ROW_BUSY:
+					return FOUND_BUSY;
+				case ROW_GONE:
+					replaced = true;
+					break;
+			}
+		}
+		if (!replaced)
+			return FOUND_NOTHING;
+		pg_usleep(100);
+	}
+}
+
+/* patience NULL: none at all.  The lease with its events and progress. */
+static bool
+find_and_lock(const char *index, Datum key, LockTupleMode mode, OutboxPatience *patience, OutboxClaimLease *lease)
+{
+	SnapshotData dirty;
+	OutboxScan	scan;
+	TupleTableSlot *slot;
+	Found		found;
+
+	InitDirtySnapshot(dirty);
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid(index), &dirty, 1);
+	slot = table_slot_create(scan.rel, NULL);
+	while ((found = lock_row(&scan, &dirty, key, mode, slot)) == FOUND_BUSY && patience != NULL)
+		outbox_patience_wait(patience);
+	if (found == FOUND_LOCKED)
+	{
+		read_head(slot, lease);
+		read_events(slot, lease);
+		read_progress(lease, SnapshotSelf);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	outbox_store_end_scan(&scan);
+	return found == FOUND_LOCKED;
+}
+
+bool
+outbox_claim_lease_lock(const pg_uuid_t *token, LockTupleMode mode, OutboxPatience *patience, OutboxClaimLease *lease)
+{
+	/* the row that was locked may be another version by now, with another token */
+	return find_and_lock("lease_token_key", UUIDPGetDatum(token), mode, patience, lease) &&
+		memcmp(&lease->token, token, sizeof(pg_uuid_t)) == 0;
+}
+
+bool
+outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at)
+{
+	SnapshotData dirty;
+	OutboxScan	scan;
+	OutboxClaimLease lease = {0};
+
+	/* dirty: also in the moment of its being replaced; any version will do, and none is uncommitted as a whole */
+	InitDirtySnapshot(dirty);
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_pkey"), &dirty, 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+	{
+		read_head(scan.slot, &lease);
+		read_progress(&lease, SnapshotSelf);
+		*expires_at = lease.expires_at;
+	}
+	outbox_store_end_scan(&scan);
+	return lease.held > 0;
+}
+
+/* ---------------------------------------------------------------- changing */
+
+/* Other values in some columns of a row that is locked. */
+static void
+replace_row(const OutboxClaimLease *lease, LeaseColumn column, Datum value)
+{
+	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid("lease"));
+	OutboxScan	scan;
+	Datum		values[LEASE_COLUMNS];
+	bool		nulls[LEASE_COLUMNS];
+
+	outbox_store_begin_scan(&scan, RelationGetRelid(writer->rel), outbox_extension_relid("lease_pkey"), SnapshotSelf, 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease->lease_id));
+	outbox_store_rescan(&scan);
+	if (!outbox_store_next(&scan, true))
+		elog(ERROR, "a lease is gone although it is locked");
+	slot_getallattrs(scan.slot);
+	memcpy(values, scan.slot->tts_values, sizeof(values));
+	memcpy(nulls, scan.slot->tts_isnull, sizeof(nulls));
+	values[column] = value;
+	outbox_store_replace(writer, &scan.slot->tts_tid, values, nulls);
+	outbox_store_end_scan(&scan);
+	outbox_store_close_writer(writer);
+	CommandCounterIncrement();
+}
+
+bool
+outbox_claim_lease_take_back(int64 lease_id, TimestampTz now, int incarnation, OutboxClaimLease *lease)
+{
+	pg_uuid_t	token;
+
+	if (!find_and_lock("lease_pkey", Int64GetDatum(lease_id), LockTupleExclusive, NULL, lease) ||
+		lease->held == 0 || (lease->expires_at > now && lease->incarnation == incarnation))
+		return false;
+	outbox_claim_lease_make_token(&token);
+	replace_row(lease, LEASE_TOKEN, UUIDPGetDatum(&token));
+	return true;
+}
+
+void
+outbox_claim_lease_extend(OutboxClaimLease *lease, TimestampTz expires_at)
+{
+	replace_row(lease, LEASE_EXPIRES_AT, TimestampTzGetDatum(expires_at));
+	lease->expires_at = expires_at;
+	outbox_wakeup_lease(expires_at);
+}
+
+/* ---------------------------------------------------------------- walking */
+
+/* The lease in the slot: false when the walk ends here. */
+static bool
+visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot)
+{
+	OutboxClaimLease lease;
+	bool		go_on = true;
+
+	read_head(slot, &lease);
+	if (lease.expires_at > walk->until)
+	{
+		walk->at_end = true;
+		return false;
+	}
+	if (lease.expires_at == walk->from && lease.lease_id <= walk->from_id)
+		return true;
+	walk->most--;
+	if (walk->whole)
+		read_events(slot, &lease);
+	read_progress(&lease, walk->snapshot);
+	if (lease.held > 0)
+		go_on = walk->visit(&lease, walk->argument);
+	walk->from = lease.expires_at;
+	walk->from_id = lease.lease_id;
+	return go_on;
+}
+
+void
+outbox_claim_lease_walk(OutboxClaimWalk *walk)
+{
+	OutboxScan	scan;
+	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext, "outbox lease", ALLOCSET_DEFAULT_SIZES);
+	bool		go_on = true;
+
+	walk->at_end = false;
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
+							walk->snapshot, 1);
+	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
+	outbox_store_rescan(&scan);
+	while (go_on && walk->most > 0)
+	{
+		MemoryContext caller;
+
+		CHECK_FOR_INTERRUPTS();
+		/* not in the other context: the scan keeps what it allocates */
+		if (!outbox_store_next(&scan, true))
+		{
+			walk->at_end = true;
+			break;
+		}
+		caller = MemoryContextSwitchTo(each);
+		go_on = visit_lease(walk, scan.slot);
+		MemoryContextSwitchTo(caller);
+		MemoryContextReset(each);
+	}
+	outbox_store_end_scan(&scan);
+	MemoryContextDelete(each);
+}
