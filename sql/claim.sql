@@ -205,6 +205,11 @@ call claim.get('rest');
 select outbox.ack_all(claim.token('x1'));
 call claim.get('rest');
 
+-- what is counted of deliveries that did not go well is what there is
+select count(*) from (select subscription_id, status, count(*) as n from outbox.delivery_exception group by 1, 2) x
+full join (select subscription_id, status, sum(n) as n from outbox.exception_count where status <> 'DELAYED' group by 1, 2 having sum(n) <> 0) c using (subscription_id, status)
+where x.n is distinct from c.n;
+
 set client_min_messages = warning;
 select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest}'::text[]) s;
 drop schema claim cascade;
