@@ -43,7 +43,7 @@ select outbox.subscribe('al stops', '{al.other}', handler => 'alerts.goes', run_
 reset client_min_messages;
 
 -- nobody asks: no event is written
-select outbox.publish('al.event', '{"secret": "x"}', aggregate_type => 'thing', aggregate_id => '1') is not null as published;
+select outbox.publish('al.event', '{"remark": "x"}', aggregate_type => 'thing', aggregate_id => '1') is not null as published;
 call outbox.drain('{al work}');
 select count(*) from outbox.review_required where subscription = 'al work';
 select count(*) from outbox.event where event_type like 'outbox.%';
@@ -55,7 +55,7 @@ select outbox.subscribe('al all', '{#}', handler => 'alerts.goes', run_as => 'ou
 reset client_min_messages;
 begin;
 set local outbox.trace_id = '0af7651916cd43dd8448eb211c80319c';
-select outbox.publish('al.event', '{"secret": "x"}', aggregate_type => 'thing', aggregate_id => '2', tenant_id => 't1', request_id => 'req-2', correlation_id => 'c-2') as id \gset
+select outbox.publish('al.event', '{"remark": "x"}', aggregate_type => 'thing', aggregate_id => '2', tenant_id => 't1', request_id => 'req-2', correlation_id => 'c-2') as id \gset
 commit;
 call outbox.drain('{al work}');
 call outbox.drain();

@@ -98,6 +98,7 @@ insert into outbox.delivery_exception (subscription_id, event_id, lane, position
 insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at) select s, 0, '', 'k', event, 1, now() from id;
 insert into outbox.parked select gate_id, 2, event from outbox.gate, id where subscription_id = s;
 insert into outbox.attempt_log (subscription_id, event_id, replay_no, attempt, failed_at, error_code) select s, event, 0, 1, now(), 'x' from id;
+insert into outbox.event_type_definition (event_type, payload_version, importance, defined_at, defined_by) values ('ct.x', '1', 'medium', now(), 'me');
 insert into outbox.dedup select '', 'ct.x', 'd', event, gen_random_uuid(), now() from id;
 insert into outbox.exception_count select -7, s, 'RETRY', '', 0 from id;
 select outbox.consume_once('ct', 'm');
@@ -178,6 +179,9 @@ insert into trial (breaks, statement) values
     ('exception_count_pkey', pg_temp.again('outbox.exception_count', 'entry_id = -7')),
     ('consumed_pkey', pg_temp.again('outbox.consumed', 'receiver = ''ct''')),
     ('dedup_pkey', pg_temp.again('outbox.dedup', 'event_type = ''ct.x''')),
+    ('event_type_definition_pkey', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''')),
+    ('event_type_definition_importance_check', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''', '{"payload_version": "2", "importance": "urgent"}')),
+    ('event_type_definition_max_payload_bytes_check', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''', '{"payload_version": "2", "max_payload_bytes": 0}')),
     ('operator_entry_pkey', pg_temp.again('outbox.operator_entry', 'subscription = ''ct s'''));
 
 -- Violations of foreign keys are found at once, not at the commit.

@@ -17,7 +17,7 @@ begin
     perform nextval('deliver_retries.called');
     insert into deliver_retries.seen values (d.subscription, e.event_id);
     if d.attempt <= coalesce((e.payload ->> 'times')::integer, 1000) then
-        raise 'refused, secret %', e.payload ->> 'secret' using errcode = e.payload ->> 'fail';
+        raise 'refused, secret %', e.payload ->> 'remark' using errcode = e.payload ->> 'fail';
     end if;
 end
 $$;
@@ -133,7 +133,7 @@ select count(*) > 0 as is_now from deliver_retries.clocks;
 -- what is permanent by default, and what is not
 create or replace function deliver_retries.handler(e outbox.event) returns void language plpgsql as $$
 begin
-    raise 'refused, secret %', e.payload ->> 'secret' using errcode = e.payload ->> 'name';
+    raise 'refused, secret %', e.payload ->> 'remark' using errcode = e.payload ->> 'name';
 end
 $$;
 set client_min_messages = error;
@@ -165,7 +165,7 @@ declare
     kept boolean;
 begin
     for i in 1 .. 100 loop
-        perform deliver_retries.publish('dr.rules', '{"name": "22012", "secret": "s3"}');
+        perform deliver_retries.publish('dr.rules', '{"name": "22012", "remark": "s3"}');
         commit;
         call outbox.drain('{dr rules}');
         select error_message is not null into kept from outbox.review_required where subscription = 'dr rules' order by failed_at desc limit 1;

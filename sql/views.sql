@@ -25,7 +25,7 @@ begin;
 select outbox.subscribe('vw a', '{vw.nothing}', max_attempts => 4);
 select outbox.subscribe('vw b', '{vw.nothing}', lanes => 1, ordering => 'none');
 create temp table sample as
-select label, outbox.publish('vw.sample', '{"secret": 1}', aggregate_type => 'thing', aggregate_id => label, event_key => key, tenant_id => tenant,
+select label, outbox.publish('vw.sample', '{"remark": 1}', aggregate_type => 'thing', aggregate_id => label, event_key => key, tenant_id => tenant,
                              request_id => 'request ' || label, trace_id => repeat('a', 32), correlation_id => 'c', dedup_key => 'dedup ' || label) as event_id
 from (values ('completed', 'k1', 't1'), ('pending', 'k2', null), ('retry', 'k3', 't1'), ('blocked 1', 'k3', 't1'), ('in review', 'k4', 't2'),
              ('blocked 2', 'k4', 't2'), ('blocked 3', 'k4', 't2'), ('discarded', 'k5', null), ('opened', 'k5', null), ('started', 'k6', null),

@@ -18,8 +18,10 @@
 #include "utils/numeric.h"
 #include "utils/timestamp.h"
 
+#include "event_type.h"
 #include "guard.h"
 #include "pattern.h"
+#include "payload.h"
 #include "settings.h"
 
 /* due times and times of facts lie between these: 1970-01-01 and 2200-01-01 */
@@ -413,6 +415,189 @@ check_time(const OutboxDraft *draft, OutboxEventColumn column)
 				 errdetail("It must lie between the years 1970 and 2200.")));
 }
 
+/* ---------------------------------------------------------------- what it holds */
+
+/*
+ * The statement and the functions around it hold what was refused: the server's log shows only the
+ * refusal itself.
+ */
+#define hide_event_from_log() (errhidestmt(true), errhidecontext(true))
+
+static const OutboxEventColumn looked_at[] = {
+	EV_ACTOR_ID, EV_AGGREGATE_ID, EV_EVENT_KEY, EV_DEDUP_KEY, EV_REQUEST_ID, EV_CORRELATION_ID
+};
+
+/* the key, or the payload as a whole */
+static const char *
+describe_key(OutboxEventColumn column, const char *path)
+{
+	return path[0] == '\0' ? column_names[column] : psprintf("%s key \"%s\"", column_names[column], path);
+}
+
+/* Names the detector and the place, never the value. */
+static void
+report_sensitive(OutboxDetector detector, const char *place)
+{
+	ereport(outbox_sensitive_data == SENSITIVE_REJECT ? ERROR : WARNING,
+			(errcode(ERRCODE_OUTBOX_REFUSED),
+			 errmsg("sensitive data (%s) in %s", outbox_sensitive_name(detector), place),
+			 errhint("Keep it out of the event. If it is none, exempt the key: exempt_keys of outbox.define_event_type()."),
+			 hide_event_from_log()));
+}
+
+/* Who and what the event is about, in plain columns; false when nothing was found. */
+static bool
+check_columns(const OutboxDraft *draft, const OutboxEventType *type)
+{
+	for (int i = 0; i < lengthof(looked_at); i++)
+	{
+		OutboxEventColumn column = looked_at[i];
+		uint32		enabled = OUTBOX_DETECT_ALL;
+		OutboxDetector found;
+		text	   *value;
+
+		if (draft->nulls[column])
+			continue;
+		value = (text *) DatumGetPointer(draft->values[column]);
+		if (type != NULL)
+			enabled &= ~type->exempt_columns[column];
+		found = outbox_sensitive_check_text(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value), KEY_COLUMN, enabled);
+		if (found == DETECTED_NOTHING)
+			continue;
+		report_sensitive(found, column_names[column]);
+		return true;
+	}
+	return false;
+}
+
+OUTBOX_NORETURN static void
+refuse_payload(const OutboxEventType *type, const OutboxFinding *wrong)
+{
+	const char *place = describe_key(EV_PAYLOAD, wrong->path);
+	const char *message = NULL;
+	const char *hint = NULL;
+
+	switch (wrong->fault)
+	{
+		case FAULT_NOT_ALLOWED:
+			message = psprintf("%s is not allowed", place);
+			hint = "allowed_keys of outbox.define_event_type() lists what is.";
+			break;
+		case FAULT_OBJECT:
+			message = psprintf("%s must not hold an object", place);
+			hint = "To allow it, list its keys in allowed_keys, or the path with \".*\".";
+			break;
+		case FAULT_ARRAY:
+			message = psprintf("%s must not hold an array", place);
+			hint = "To allow it, list the path with \"[]\" in allowed_keys.";
+			break;
+		case FAULT_SCALAR:
+			message = psprintf("%s must hold an %s", place, outbox_event_type_value_name(wrong->type));
+			hint = "allowed_keys of outbox.define_event_type() lists only what is in it.";
+			break;
+		case FAULT_MISSING:
+			message = psprintf("%s is missing", place);
+			hint = "required_keys of outbox.define_event_type() lists it; null counts as missing.";
+			break;
+		case FAULT_TYPE:
+			message = psprintf("%s must be of type %s", place, outbox_event_type_value_name(wrong->type));
+			break;
+		case FAULT_LENGTH:
+			message = psprintf("%s must not be longer than %d characters", place, wrong->max_length);
+			break;
+		default:
+			elog(ERROR, "unexpected fault: %d", (int) wrong->fault);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_OUTBOX_REFUSED),
+			 errmsg("%s", message),
+			 errdetail("Event type \"%s\", version \"%s\".", type->event_type, type->payload_version),
+			 hint != NULL ? errhint("%s", hint) : 0,
+			 hide_event_from_log()));
+}
+
+static void
+check_type_size(const OutboxDraft *draft, const OutboxEventType *type)
+{
+	Size		bytes = toast_raw_datum_size(draft->values[EV_PAYLOAD]) - VARHDRSZ;
+
+	if (type->max_payload_bytes > 0 && bytes > type->max_payload_bytes)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUTBOX_REFUSED),
+				 errmsg("too many bytes in payload"),
+				 errdetail("It has %zu bytes as jsonb; event type \"%s\", version \"%s\" allows %d.",
+						   bytes, type->event_type, type->payload_version, type->max_payload_bytes)));
+}
+
+/* The type's definition; NULL when it has none and needs none. */
+static const OutboxEventType *
+find_type(const OutboxDraft *draft)
+{
+	text	   *name = (text *) DatumGetPointer(draft->values[EV_EVENT_TYPE]);
+	text	   *version = (text *) DatumGetPointer(draft->values[EV_PAYLOAD_VERSION]);
+	const OutboxEventType *type;
+
+	switch (outbox_event_type_find(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name),
+								   VARDATA_ANY(version), VARSIZE_ANY_EXHDR(version), &type))
+	{
+		case TYPE_FOUND:
+			break;
+		case TYPE_OTHER_VERSION:
+			ereport(ERROR,
+					(errcode(ERRCODE_OUTBOX_REFUSED),
+					 errmsg("event type \"%s\" is not defined in this payload_version", text_to_cstring(name)),
+					 errhint("The view outbox.event_type lists its versions; outbox.define_event_type() adds one.")));
+			break;
+		case TYPE_UNKNOWN:
+			if (outbox_require_event_type)
+				ereport(ERROR,
+						(errcode(ERRCODE_OUTBOX_REFUSED),
+						 errmsg("event type \"%s\" is not defined", text_to_cstring(name)),
+						 errhint("Define it with outbox.define_event_type(); the setting \"outbox.require_event_type\" demands it.")));
+			break;
+	}
+	return type;
+}
+
+/* Each document is read once, and not kept unpacked: the row takes it as it came. */
+static bool
+check_document(const OutboxDraft *draft, OutboxEventColumn column, const OutboxEventType *type, bool look)
+{
+	Pointer		given = DatumGetPointer(draft->values[column]);
+	Jsonb	   *document = (Jsonb *) PG_DETOAST_DATUM(draft->values[column]);
+	OutboxFinding wrong;
+	OutboxFinding sensitive;
+
+	outbox_payload_check(document, type, column == EV_HEADERS, look, &wrong, &sensitive);
+	if ((Pointer) document != given)
+		pfree(document);
+	if (wrong.fault != FAULT_NONE)
+		refuse_payload(type, &wrong);
+	if (sensitive.fault == FAULT_NONE)
+		return false;
+	report_sensitive(sensitive.detector, describe_key(column, sensitive.path));
+	return true;
+}
+
+/* One warning an event is enough. */
+static void
+check_content(const OutboxDraft *draft)
+{
+	const OutboxEventType *type = find_type(draft);
+	bool		look = outbox_sensitive_data != SENSITIVE_OFF;
+
+	if (type != NULL)
+		check_type_size(draft, type);
+	else if (!look)
+		return;
+	if (look && check_columns(draft, type))
+		look = false;
+	if ((type != NULL || look) && check_document(draft, EV_PAYLOAD, type, look))
+		look = false;
+	if (look && !draft->nulls[EV_HEADERS])
+		(void) check_document(draft, EV_HEADERS, type, true);
+}
+
 /* ---------------------------------------------------------------- the event */
 
 void
@@ -429,6 +614,7 @@ outbox_guard_check(OutboxDraft *draft)
 	split_trace(draft);
 	check_time(draft, EV_OCCURRED_AT);
 	check_time(draft, EV_DELIVER_AT);
+	check_content(draft);
 }
 
 /* ---------------------------------------------------------------- hash of a payload */

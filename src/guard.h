@@ -17,8 +17,8 @@ extern const char *outbox_guard_column_name(OutboxEventColumn column);
 /*
  * Takes what the publisher gave (all else null), fills in the context and the
  * defaults that depend on no clock, and raises an error for what may not be
- * published: OB002 for payload, headers and context, 22004 and 22023 for the
- * other arguments.  Values may be replaced, in the current memory context.
+ * published: OB002 for payload, headers, context and what the event's type
+ * does not allow or looks sensitive, 22004 and 22023 for the other arguments.  Values may be replaced, in the current memory context.
  */
 extern void outbox_guard_check(OutboxDraft *draft);
 

@@ -28,6 +28,8 @@ int			outbox_max_payload_bytes = 256 * 1024;
 int			outbox_segment_interval = MINS_PER_HOUR * HOURS_PER_DAY;
 int			outbox_dedup_window = 7 * MINS_PER_HOUR * HOURS_PER_DAY;
 int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
+bool		outbox_require_event_type = false;
+int			outbox_sensitive_data = SENSITIVE_REJECT;
 int			outbox_test_clock_offset = 0;
 
 const char *(*outbox_settings_handler_context) (OutboxContextField field) = NULL;
@@ -35,6 +37,13 @@ const char *(*outbox_settings_handler_context) (OutboxContextField field) = NULL
 static const struct config_enum_entry keep_message_options[] = {
 	{"none", KEEP_MESSAGE_NONE, false},
 	{"primary", KEEP_MESSAGE_PRIMARY, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry sensitive_data_options[] = {
+	{"reject", SENSITIVE_REJECT, false},
+	{"warn", SENSITIVE_WARN, false},
+	{"off", SENSITIVE_OFF, false},
 	{NULL, 0, false}
 };
 
@@ -172,10 +181,25 @@ define_log_settings(void)
 							PGC_SIGHUP, GUC_UNIT_S | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
+static void
+define_guard_settings(void)
+{
+	DefineCustomBoolVariable("outbox.require_event_type",
+							 "Refuse events whose type is not defined.",
+							 "See outbox.define_event_type().",
+							 &outbox_require_event_type, false, PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("outbox.sensitive_data",
+							 "What is done with an event that seems to hold sensitive data.",
+							 "\"reject\" refuses it, \"warn\" raises a warning, \"off\" does not look.",
+							 &outbox_sensitive_data, SENSITIVE_REJECT, sensitive_data_options,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
 void
 outbox_settings_define(void)
 {
 	define_dispatch_settings();
+	define_guard_settings();
 	define_log_settings();
 	define_context_settings();
 	MarkGUCPrefixReserved(OUTBOX_LIBRARY);

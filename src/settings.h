@@ -26,6 +26,8 @@ extern PGDLLIMPORT int outbox_max_payload_bytes;	/* bytes */
 extern PGDLLIMPORT int outbox_segment_interval; /* minutes, 60 .. 43200 */
 extern PGDLLIMPORT int outbox_dedup_window; /* minutes */
 extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
+extern PGDLLIMPORT bool outbox_require_event_type;	/* outbox.require_event_type */
+extern PGDLLIMPORT int outbox_sensitive_data;	/* OutboxSensitiveData */
 extern PGDLLIMPORT int outbox_test_clock_offset;	/* s; for tests: added to the wall clock */
 
 typedef enum OutboxKeepMessage
@@ -33,6 +35,13 @@ typedef enum OutboxKeepMessage
 	KEEP_MESSAGE_NONE,
 	KEEP_MESSAGE_PRIMARY
 } OutboxKeepMessage;
+
+typedef enum OutboxSensitiveData
+{
+	SENSITIVE_OFF,
+	SENSITIVE_WARN,
+	SENSITIVE_REJECT
+} OutboxSensitiveData;
 
 extern void outbox_settings_define(void);
 

@@ -347,6 +347,22 @@ create table outbox.consumed (
 );
 comment on table outbox.consumed is 'Messages from elsewhere that a receiver has had, kept as long as receipts.';
 
+create table outbox.event_type_definition (
+    event_type text collate "C" not null,
+    payload_version text collate "C" not null,
+    allowed_keys text[] collate "C",
+    required_keys text[] collate "C",
+    key_types jsonb,
+    importance text collate "C" not null check (importance in ('high', 'medium', 'low')),
+    max_payload_bytes integer check (max_payload_bytes > 0),
+    exempt_keys text[] collate "C",
+    description text collate "C",
+    defined_at timestamptz not null,
+    defined_by text collate "C" not null,
+    primary key (event_type, payload_version)
+);
+comment on table outbox.event_type_definition is 'What the payloads of event types may hold. Read whole by each publishing session; outbox.define_event_type() tells them of changes.';
+
 create table outbox.operator_entry (
     entry_id bigint generated always as identity primary key,
     at timestamptz not null,
@@ -372,7 +388,7 @@ begin
     foreach relation in array array[
         'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
         'lease', 'lease_progress', 'lane_lease', 'tick',
-        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'operator_entry', 'batch',
+        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch',
         'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
         'lease_lease_id_seq']
     loop

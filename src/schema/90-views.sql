@@ -189,7 +189,7 @@ select s.subscription,
        e.trace_id,
        e.correlation_id,
        e.dedup_key,
-       'medium' as importance,
+       coalesce(d.importance, 'medium') as importance,
        x.replay_no::integer as replay_no,
        x.attempts,
        s.max_attempts,
@@ -210,15 +210,16 @@ select s.subscription,
 from outbox.delivery_exception x
 join outbox.subscription s on s.subscription_id = x.subscription_id
 left join lateral (
-    select log.event_type, log.aggregate_type, log.aggregate_id, log.request_id, log.trace_id, log.correlation_id,
-           log.dedup_key, log.occurred_at, log.published_at
+    select log.event_type, log.payload_version, log.aggregate_type, log.aggregate_id, log.request_id, log.trace_id,
+           log.correlation_id, log.dedup_key, log.occurred_at, log.published_at
     from outbox.event_log log
     where log.event_id = x.event_id
     limit 1) e on true -- probes, however many deliveries are in review
+left join outbox.event_type_definition d on d.event_type = e.event_type and d.payload_version = e.payload_version
 where x.status = 'REVIEW_REQUIRED';
 revoke all on outbox.review_required from public;
 comment on view outbox.review_required is
-'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe a segment of the log, and blocked_events counts what is parked behind it.';
+'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). importance: of the event type''s definition, else medium. blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe a segment of the log, and blocked_events counts what is parked behind it.';
 
 create view outbox.blocked_key as
 select s.subscription,
