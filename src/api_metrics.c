@@ -26,6 +26,7 @@ PG_FUNCTION_INFO_V1(outbox_failure_counters);
 PG_FUNCTION_INFO_V1(outbox_unmatched_types);
 PG_FUNCTION_INFO_V1(outbox_count_exceptions);
 PG_FUNCTION_INFO_V1(outbox_published_at_of);
+PG_FUNCTION_INFO_V1(outbox_oldest_since);
 
 static void
 put_quantiles(const uint64 *counts, Datum *values, bool *nulls)
@@ -161,4 +162,32 @@ outbox_published_at_of(PG_FUNCTION_ARGS)
 	if (isnull)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(at);
+}
+
+/*
+ * outbox.oldest_since(xid8): when the oldest event was published that a transaction from this one on
+ * has written, or null.  A probe of each segment that is still written to.
+ */
+Datum
+outbox_oldest_since(PG_FUNCTION_ARGS)
+{
+	OutboxSegment *segments;
+	int			n = outbox_segment_list(true, &segments);
+	TimestampTz oldest = DT_NOEND;
+
+	for (int i = 0; i < n; i++)
+	{
+		OutboxScan	scan;
+		bool		isnull;
+
+		outbox_store_begin_scan(&scan, segments[i].event_log, segments[i].event_log_xid, GetActiveSnapshot(), 1);
+		outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, PG_GETARG_DATUM(0));
+		outbox_store_rescan(&scan);
+		if (outbox_store_next(&scan, true))
+			oldest = Min(oldest, DatumGetTimestampTz(slot_getattr(scan.slot, EV_PUBLISHED_AT + 1, &isnull)));
+		outbox_store_end_scan(&scan);
+	}
+	if (TIMESTAMP_IS_NOEND(oldest))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(oldest);
 }

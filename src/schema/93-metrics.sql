@@ -197,6 +197,16 @@ revoke all on outbox.snapshot_holder from public;
 comment on view outbox.snapshot_holder is
 'Who keeps vacuum from removing dead rows, the worst first: a session (its application_name), a prepared transaction, a replication slot or a standby; since when, and how many transaction ids behind. since is null for sessions of other roles unless the reader is a member of pg_read_all_stats.';
 
+create function outbox.oldest_since(xid xid8)
+returns timestamptz
+language c
+stable strict
+cost 100
+as 'MODULE_PATHNAME', 'outbox_oldest_since';
+revoke all on function outbox.oldest_since(xid8) from public;
+comment on function outbox.oldest_since(xid8) is
+'Internal: when the oldest event was published that was written by this or a later transaction; null when there is none. A probe of each segment that is still written to.';
+
 create view outbox.server_metrics as
 select outbox.is_held() as held,
        current_setting('outbox.dispatch') = 'on' as dispatch,
@@ -205,25 +215,21 @@ select outbox.is_held() as held,
        p.workers_running,
        coalesce(c.routed, 0) as routed_total,
        coalesce(c.unmatched, 0) as unmatched_total,
-       greatest(0, extract(epoch from outbox.clock() - waiting.published_at))::float8 as router_lag_seconds,
-       (select max(h.xids_behind) from outbox.snapshot_holder h) as oldest_snapshot_xids,
-       (select extract(epoch from clock_timestamp() - min(h.since))::float8 from outbox.snapshot_holder h) as oldest_snapshot_seconds
+       greatest(0, extract(epoch from outbox.clock() - outbox.oldest_since(last.seen)))::float8 as router_lag_seconds,
+       holders.xids_behind as oldest_snapshot_xids,
+       extract(epoch from clock_timestamp() - holders.since)::float8 as oldest_snapshot_seconds
 from (
     select bool_or(l.process = 'router' and l.pid is not null) as router_running,
            max(l.workers_wanted) as workers_wanted,
            max(l.workers_running) as workers_running
     from outbox.process_list() l) p
 left join outbox.counters() c on c.subscription_id = 0
-left join lateral (
-    select e.published_at
-    from outbox.event_log e
-    where e.xid >= (
-        select pg_snapshot_xmax(t.target)
-        from outbox.tick t
-        order by t.incarnation desc, t.tick desc, t.chunk desc
-        limit 1)
-    order by e.xid
-    limit 1) waiting on true;
+left join (
+    select pg_snapshot_xmax(t.target) as seen
+    from outbox.tick t
+    order by t.incarnation desc, t.tick desc, t.chunk desc
+    limit 1) last on true
+cross join (select max(h.xids_behind) as xids_behind, min(h.since) as since from outbox.snapshot_holder h) holders;
 revoke all on outbox.server_metrics from public;
 comment on view outbox.server_metrics is
-'One row: how the processes of this database stand. held: waits for outbox.activate(). routed_total: deliveries put into lanes, unmatched_total: events that no subscription matched, both since the statistics began. router_lag_seconds: since the oldest event was published that the router has not looked at, 0 when there is none. oldest_snapshot_*: what outbox.snapshot_holder shows of the worst. Cost: an index probe a segment of the log.';
+'One row: how the processes of this database stand. held: waits for outbox.activate(). routed_total: deliveries put into lanes, unmatched_total: events that no subscription matched, both since the statistics began. router_lag_seconds: since the oldest event was published that the router has not looked at, 0 when there is none. oldest_snapshot_*: what outbox.snapshot_holder shows of the worst. Cost: an index probe a segment that is still written to, and a look at the server''s sessions.';
