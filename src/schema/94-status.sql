@@ -1,0 +1,109 @@
+-- ---------------------------------------------------------------------------
+-- One page for a person: what runs, what is stuck and since when, and the next thing to do.
+-- ---------------------------------------------------------------------------
+
+create function outbox.ago(at timestamptz)
+returns text
+language sql stable strict
+return
+    case when outbox.clock() - at < interval '1 minute' then round(greatest(0, extract(epoch from outbox.clock() - at))) || ' s'
+         when outbox.clock() - at < interval '2 hours' then round(extract(epoch from outbox.clock() - at) / 60) || ' min'
+         when outbox.clock() - at < interval '2 days' then round(extract(epoch from outbox.clock() - at) / 3600) || ' h'
+         else round(extract(epoch from outbox.clock() - at) / 86400) || ' days' end;
+revoke all on function outbox.ago(timestamptz) from public;
+comment on function outbox.ago(timestamptz) is 'Internal: how long ago, for a person.';
+
+create function outbox.status()
+returns setof text
+language sql volatile
+begin atomic
+    with server as materialized (
+        select * from outbox.server_metrics
+    ), subscription as materialized (
+        select s.subscription, s.handler, s.paused, s.backlog, s.oldest_waiting_at, s.delayed, s.retry, s.in_progress, s.blocked,
+               s.review_required, s.outage_until, s.stopped_at, s.stopped_reason, s.catching_up,
+               case when v.held then 'held'
+                    when not v.dispatch and s.handler is not null then 'dispatch is off'
+                    when s.paused then 'paused'
+                    when s.stopped_at is not null then 'stopped'
+                    when s.outage_until > outbox.clock() then 'outage'
+                    when s.catching_up then 'catching up'
+                    when s.handler is null then 'claimed by workers outside'
+                    else 'works' end as state
+        from outbox.subscription_status s
+        cross join server v
+    ), advice (urgency, line) as (
+        select 1, 'This database was restored or copied from another server: nothing is routed or delivered. When this copy is to live: select outbox.activate();'
+        from server where held
+        union all
+        select 2, 'outbox.dispatch is off: nothing is delivered. To go on: alter system set outbox.dispatch = on; select pg_reload_conf();'
+        from server where not dispatch
+        union all
+        select 3, 'The router does not run: no event is passed on. Look for a free slot (max_worker_processes) and into the server''s log.'
+        from server where dispatch and not router_running and not held and not pg_is_in_recovery()
+        union all
+        select 4, format('Only %s of %s workers run. Raise max_worker_processes, or lower outbox.workers.', workers_running, workers_wanted)
+        from server where dispatch and workers_running < workers_wanted and not held and not pg_is_in_recovery()
+        union all
+        select 5, format('Subscription "%s" stands still since %s: %s. It goes on by itself when that is put right.', subscription, outbox.ago(stopped_at), stopped_reason)
+        from subscription where stopped_at is not null
+        union all
+        select 6, format('Subscription "%s" pauses: too many deliveries failed for a reason that may pass. It tries again in %s s; see what fails: select * from outbox.failure_metrics where subscription = %L;',
+                         subscription, ceil(extract(epoch from outage_until - outbox.clock())), subscription)
+        from subscription where outage_until > outbox.clock()
+        union all
+        select 7, format('In review in "%s": %s, the oldest since %s; blocked behind them: %s. Look: select * from outbox.review_required where subscription = %L; mend the cause, then select outbox.retry_all(%L); or give one up with outbox.discard().',
+                         s.subscription, s.review_required, outbox.ago(x.failed_at), s.blocked, s.subscription, s.subscription)
+        from subscription s
+        cross join lateral (
+            select min(d.failed_at) as failed_at
+            from outbox.delivery_exception d
+            join outbox.subscription o on o.subscription_id = d.subscription_id
+            where o.subscription = s.subscription and d.status = 'REVIEW_REQUIRED') x
+        where s.review_required > 0
+        union all
+        select 8, format('Waiting for "%s", which is paused: %s, the oldest since %s. To go on: select outbox.resume(%L);', subscription, backlog, outbox.ago(oldest_waiting_at), subscription)
+        from subscription where paused and backlog > 0
+        union all
+        select 9, format('Waiting for "%s", which nobody claims: %s, the oldest since %s. Start its workers, or remove it: select outbox.unsubscribe(%L, force => true);', subscription, backlog, outbox.ago(oldest_waiting_at), subscription)
+        from subscription where handler is null and not paused and backlog > 0 and in_progress = 0 and oldest_waiting_at < outbox.clock() - interval '1 minute'
+        union all
+        select 10, format('Waiting for "%s": %s, the oldest since %s. If that grows: a quicker handler, a batch handler, more lanes, or more outbox.workers.', subscription, backlog, outbox.ago(oldest_waiting_at))
+        from subscription where state = 'works' and oldest_waiting_at < outbox.clock() - interval '1 minute'
+        union all
+        select 11, format('No subscription took events of type %s: %s, the last one %s ago. A slip of the pen in a pattern? select outbox.matching_subscriptions(%L);', event_type, events, outbox.ago(last_seen_at), event_type)
+        from outbox.unmatched_event_type where last_seen_at > outbox.clock() - interval '1 day'
+        union all
+        select 12, format('A %s (%s%s) keeps vacuum from removing dead rows since %s.', kind, name, coalesce(', pid ' || pid, ''), outbox.ago(since))
+        from outbox.snapshot_holder where since < clock_timestamp() - interval '1 hour'
+    ), line (part, n, line) as (
+        select 1, 0::bigint, format('outbox %s, database "%s", %s', e.extversion, current_database(), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ'))
+        from pg_catalog.pg_extension e where e.extname = 'outbox'
+        union all
+        select 2, 0, format('router %s, %s of %s workers running%s', case when router_running then 'running' else 'not running' end, workers_running, workers_wanted,
+                            case when router_lag_seconds > 1 then format(', router %s s behind', round(router_lag_seconds)) else '' end)
+        from server
+        union all
+        select 3, 0, ''
+        union all
+        select 4, 0, format('%-32s %10s %10s %8s %8s %8s %8s  %s', 'subscription', 'backlog', 'oldest', 'working', 'retry', 'blocked', 'review', 'state')
+        from (select from subscription limit 1) some_subscription
+        union all
+        select 5, row_number() over (order by subscription),
+               format('%-32s %10s %10s %8s %8s %8s %8s  %s', subscription, backlog, coalesce(outbox.ago(oldest_waiting_at), '-'), in_progress, retry, blocked, review_required, state)
+        from subscription
+        union all
+        select 5, 0, 'There is no subscription yet: select outbox.subscribe(...);' where not exists (select from subscription)
+        union all
+        select 6, 0, ''
+        union all
+        select 7, row_number() over (order by urgency, line), format('%s. %s', row_number() over (order by urgency, line), line)
+        from advice
+        union all
+        select 8, 0, 'Nothing needs a person.' where not exists (select from advice where urgency < 11)
+    )
+    select line.line from line order by part, n;
+end;
+revoke all on function outbox.status() from public;
+comment on function outbox.status() is
+'One page of text for a person: what runs, how each subscription stands, what is stuck and since when, and the next thing to do, the most urgent first. Cost: that of outbox.subscription_status.';

@@ -1,0 +1,126 @@
+-- ---------------------------------------------------------------------------
+-- A report as one HTML page: charts in SVG, no script, nothing loaded from elsewhere, no payload.
+--
+--   psql -Atc "select outbox.report()" > report.html
+-- ---------------------------------------------------------------------------
+
+create function outbox.html(value text)
+returns text
+language sql immutable
+return
+    replace(replace(replace(replace(coalesce(value, ''), '&', '&amp;'), '<', '&lt;'), '>', '&gt;'), '"', '&quot;');
+revoke all on function outbox.html(text) from public;
+comment on function outbox.html(text) is 'Internal: a text as HTML.';
+
+create function outbox.id_time(at timestamptz)
+returns bigint
+language sql immutable strict
+return
+    (extract(epoch from at) * 1000 * 4096)::bigint;
+revoke all on function outbox.id_time(timestamptz) from public;
+comment on function outbox.id_time(timestamptz) is 'Internal: a time as event ids and batch ids carry it, in 1/4096 ms.';
+
+-- One chart: a bar for each value, with its moment and value as a tooltip.
+create function outbox.chart(title text, unit text, moments timestamptz[], bars float8[])
+returns text
+language sql stable
+begin atomic
+    with bar as (
+        select n, at, coalesce(value, 0) as value
+        from unnest(moments, bars) with ordinality as given (at, value, n)
+    ), scale as (
+        select greatest(max(value), 1e-9) as top, count(*) as n from bar
+    )
+    select format('<figure><figcaption>%s</figcaption><svg viewBox="0 0 720 160" role="img" aria-label="%s">', outbox.html(title), outbox.html(title))
+        || format('<text x="4" y="12">%s %s</text><line x1="0" y1="140" x2="720" y2="140"/>', round(max(top)::numeric, case when max(top) < 10 then 2 else 0 end), outbox.html(unit))
+        || string_agg(format('<rect x="%s" y="%s" width="%s" height="%s"><title>%s: %s %s</title></rect>',
+                             round((720.0 * (bar.n - 1) / scale.n)::numeric, 1), round((140 - 120 * value / top)::numeric, 1),
+                             round((720.0 / scale.n * 0.9)::numeric, 1), round((120 * value / top)::numeric, 1),
+                             to_char(at, 'YYYY-MM-DD HH24:MI'), round(value::numeric, 2), outbox.html(unit)), '' order by bar.n)
+        || format('<text x="0" y="155">%s</text><text x="720" y="155" text-anchor="end">%s</text></svg></figure>', to_char(min(at), 'MM-DD HH24:MI'), to_char(max(at), 'MM-DD HH24:MI'))
+    from bar, scale;
+end;
+revoke all on function outbox.chart(text, text, timestamptz[], float8[]) from public;
+comment on function outbox.chart(text, text, timestamptz[], float8[]) is 'Internal: a bar chart as SVG.';
+
+create function outbox.report(from_time timestamptz default null, to_time timestamptz default null)
+returns text
+language sql volatile
+begin atomic
+    with span as materialized (
+        select least(coalesce(from_time, until_at - interval '1 day'), until_at - interval '1 minute') as from_at, until_at
+        from (select coalesce(to_time, outbox.clock()) as until_at) given
+    ), bucket as materialized (
+        select n, from_at + (until_at - from_at) / 48 * (n - 1) as at, extract(epoch from (until_at - from_at) / 48) as seconds
+        from span, generate_series(1, 48) as n
+    ), done as materialized (
+        -- batch ids and event ids carry their time
+        select width_bucket(extract(epoch from b.completed_at), extract(epoch from from_at), extract(epoch from until_at), 48) as n,
+               e.published_at,
+               b.completed_at,
+               extract(epoch from b.completed_at - e.published_at) * 1000 as delay_ms
+        from span
+        join outbox.batch b on b.batch_id >= outbox.id_time(from_at - interval '1 hour') and b.completed_at >= from_at and b.completed_at < until_at
+        join outbox.receipt_log r on r.batch_id = b.batch_id
+        cross join lateral (select outbox.published_at_of(r.event_id) as published_at offset 0) e
+    ), published as materialized (
+        select width_bucket(extract(epoch from e.published_at), extract(epoch from from_at), extract(epoch from until_at), 48) as n, count(*) as events
+        from span
+        join outbox.event_log e on e.published_at >= from_at and e.published_at < until_at
+        group by 1
+    ), waiting as materialized (
+        select s.oldest_waiting_at, s.backlog from outbox.subscription_status s
+    ), line as materialized (
+        select k.n, k.at,
+               coalesce(p.events, 0) / k.seconds as published,
+               coalesce(d.deliveries, 0) / k.seconds as completed,
+               d.p50, d.p95,
+               (select count(*) from done w where w.published_at < k.at and w.completed_at >= k.at) + coalesce(o.waiting, 0) as backlog
+        from bucket k
+        left join published p on p.n = k.n
+        left join (
+            select n, count(*) as deliveries,
+                   percentile_cont(0.5) within group (order by delay_ms) as p50,
+                   percentile_cont(0.95) within group (order by delay_ms) as p95
+            from done group by n) d on d.n = k.n
+        left join lateral (select sum(w.backlog) as waiting from waiting w where w.oldest_waiting_at < k.at) o on true
+    ), failure as (
+        select s.subscription, a.error_code, count(*) as attempts, max(a.failed_at) as last_at
+        from span
+        join outbox.attempt_log a on a.failed_at >= from_at and a.failed_at < until_at
+        join outbox.subscription s on s.subscription_id = a.subscription_id
+        group by s.subscription, a.error_code
+        order by attempts desc
+        limit 50
+    )
+    select '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>outbox report</title><style>'
+        || 'body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}'
+        || 'table{border-collapse:collapse;width:100%;font-size:13px}td,th{border-bottom:1px solid #ddd;padding:4px 8px;text-align:left}td.n,th.n{text-align:right}'
+        || 'figure{margin:1em 0}figcaption{font-weight:600}svg{width:100%;height:auto}rect{fill:#336791}rect:hover{fill:#e07b39}line{stroke:#999}text{font-size:11px;fill:#555}pre{background:#f6f6f6;padding:1em;white-space:pre-wrap;font-size:12px}'
+        || '</style></head><body>'
+        || (select format('<h1>outbox in database %s</h1><p>From %s to %s, made at %s.</p>', outbox.html(current_database()),
+                          to_char(from_at, 'YYYY-MM-DD HH24:MI TZ'), to_char(until_at, 'YYYY-MM-DD HH24:MI TZ'), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ')) from span)
+        || '<h2>Now</h2><pre>' || (select string_agg(outbox.html(now_line), E'\n') from outbox.status() as now_line) || '</pre>'
+        || '<h2>Throughput</h2>'
+        || (select outbox.chart('Events published', 'a second', array_agg(at order by n), array_agg(published order by n)) from line)
+        || (select outbox.chart('Deliveries completed', 'a second', array_agg(at order by n), array_agg(completed order by n)) from line)
+        || '<h2>Delays</h2>'
+        || (select outbox.chart('From publish to done, median', 'ms', array_agg(at order by n), array_agg(p50 order by n)) from line)
+        || (select outbox.chart('From publish to done, 95th percentile', 'ms', array_agg(at order by n), array_agg(p95 order by n)) from line)
+        || '<h2>Backlog</h2>'
+        || (select outbox.chart('Deliveries that wait', 'deliveries', array_agg(at order by n), array_agg(backlog order by n)) from line)
+        || '<h2>Failures by code</h2>'
+        || coalesce((select '<table><tr><th>subscription</th><th>code</th><th class="n">failed attempts</th><th>last</th></tr>'
+                            || string_agg(format('<tr><td>%s</td><td>%s</td><td class="n">%s</td><td>%s</td></tr>', outbox.html(subscription), outbox.html(error_code), attempts,
+                                                 to_char(last_at, 'YYYY-MM-DD HH24:MI:SS')), '' order by attempts desc, subscription, error_code) || '</table>' from failure), '<p>None.</p>')
+        || '<h2>To be reviewed</h2>'
+        || coalesce((select '<table><tr><th>subscription</th><th>event</th><th>type</th><th>request</th><th>trace</th><th class="n">attempts</th><th>code</th><th>failed</th></tr>'
+                            || string_agg(format('<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(subscription), event_id,
+                                                 outbox.html(event_type), outbox.html(request_id), outbox.html(trace_id), attempts, outbox.html(error_code), to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS')), '' order by failed_at desc) || '</table>'
+                     from (select * from outbox.review_required order by failed_at desc limit 100) newest), '<p>None.</p>')
+        || '</body></html>';
+end;
+revoke all on function outbox.report(timestamptz, timestamptz) from public;
+comment on function outbox.report(timestamptz, timestamptz) is
+'A report as one HTML page that needs nothing else: throughput, delays, backlog, failures by code, what is to be reviewed. No payloads. from_time: default a day before to_time; to_time: default now. For a file: psql -Atc "select outbox.report()" > report.html.
+Cost: reads the receipts, and the whole segments, of that time.';
