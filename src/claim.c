@@ -366,8 +366,9 @@ take_parked(Claim *claim, OutboxKeyGate *gate, int64 position, const pg_uuid_t *
 	return true;
 }
 
+/* may_remove: nothing of it is in the lease at hand */
 static void
-take_from_gate(Claim *claim, OutboxKeyGate *gate)
+take_from_gate(Claim *claim, OutboxKeyGate *gate, bool may_remove)
 {
 	int64		through = gate->through;
 	OutboxScan	scan;
@@ -389,7 +390,7 @@ take_from_gate(Claim *claim, OutboxKeyGate *gate)
 	outbox_store_end_scan(&scan);
 	if (gate->through != through)
 		outbox_exception_write_gate(gate);
-	else if (!any)
+	else if (!any && may_remove)
 	{
 		/* all that was parked is settled: later events of the key need not be parked any more; upkeep removes the rows */
 		Relation	gates = table_open(outbox_extension_relid("gate"), RowExclusiveLock);
@@ -400,7 +401,7 @@ take_from_gate(Claim *claim, OutboxKeyGate *gate)
 }
 
 static void
-take_gates(Claim *claim)
+take_gates(Claim *claim, bool first_time)
 {
 	OutboxKeyGate *gates;
 	int			n;
@@ -410,7 +411,7 @@ take_gates(Claim *claim)
 	gates = palloc(GATES_AT_ONCE * sizeof(OutboxKeyGate));
 	n = list_open_gates(claim, gates);
 	for (int i = 0; i < n && has_room(claim); i++)
-		take_from_gate(claim, &gates[i]);
+		take_from_gate(claim, &gates[i], first_time);
 	pfree(gates);
 }
 
@@ -503,14 +504,14 @@ work_lane(Claim *claim)
 	claim->quota = share(claim);
 	take_due(claim, false);
 	claim->quota = share(claim);
-	take_gates(claim);
+	take_gates(claim, true);
 	claim->quota = claim->view.any_replay ? share(claim) : claim->most;
 	take_entries(claim);
 	claim->quota = claim->most;
 	take_due(claim, true);
 	take_entries(claim);
 	take_due(claim, false);
-	take_gates(claim);
+	take_gates(claim, false);
 	claim->at->cursor = cursor;
 }
 

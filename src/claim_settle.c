@@ -375,7 +375,7 @@ return_later_ones(OutboxClaimSettle *settle, const OutboxClaimedEvent *first, co
 			continue;
 		if (outbox_exception_has_later(key, event->position))
 			append_unstarted(key, event, settle->now, alone);
-		else if (event->gate_id == OUTBOX_FROM_LANE)
+		else if (event->gate_id != gate->gate_id)
 			append_parked(gate->gate_id, event);
 		if (alone)
 			gate->alone_through = Max(gate->alone_through, event->position);
