@@ -213,11 +213,15 @@ outbox_handler_adopt_role(Oid role)
 /* of outbox.event: looked up once a transaction, as the type may have been made anew */
 static TupleDesc event_descriptor = NULL;
 
+/* of the log's rows that begin as outbox.event does: rows of this type are handed on as they lie */
+static Oid	fitting_type = InvalidOid;
+
 static void
 find_event_descriptor(void)
 {
 	Oid			current = get_rel_type_id(outbox_extension_relid("event"));
 
+	fitting_type = InvalidOid;
 	if (event_descriptor == NULL || event_descriptor->tdtypeid != current)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
@@ -240,22 +244,73 @@ outbox_handler_enter(OutboxHandler *handler)
 
 /* ---------------------------------------------------------------- its argument */
 
+/* Do rows of this descriptor begin with the columns of outbox.event, byte for byte? */
+static bool
+fits_event(TupleDesc row)
+{
+	if (row->tdtypeid == fitting_type && OidIsValid(fitting_type))
+		return true;
+	if (event_descriptor->natts != OUTBOX_EVENT_COLUMNS || row->natts < OUTBOX_EVENT_COLUMNS)
+		return false;
+	for (int i = 0; i < OUTBOX_EVENT_COLUMNS; i++)
+	{
+		if (TupleDescAttr(row, i)->atttypid != TupleDescAttr(event_descriptor, i)->atttypid ||
+			TupleDescAttr(row, i)->attisdropped)
+			return false;
+	}
+	fitting_type = row->tdtypeid;
+	return true;
+}
+
+/* The row without the log's columns behind those of outbox.event: nobody knows of their bytes any more. */
+static HeapTuple
+cut_to_event(HeapTuple row)
+{
+	HeapTuple	event = heap_copytuple(row);
+
+	HeapTupleHeaderSetNatts(event->t_data, OUTBOX_EVENT_COLUMNS);
+	return event;
+}
+
 Datum
 outbox_handler_event(TupleTableSlot *row)
 {
 	HeapTuple	tuple;
+	bool		made;
 
+	if (TTS_IS_BUFFERTUPLE(row) && fits_event(row->tts_tupleDescriptor))
+	{
+		tuple = ExecFetchSlotHeapTuple(row, false, &made);
+		if (!HeapTupleHasExternal(tuple) && HeapTupleHeaderGetNatts(tuple->t_data) >= OUTBOX_EVENT_COLUMNS)
+			return heap_copy_tuple_as_datum(cut_to_event(tuple), event_descriptor);
+	}
 	slot_getsomeattrs(row, OUTBOX_EVENT_COLUMNS);
 	tuple = heap_form_tuple(event_descriptor, row->tts_values, row->tts_isnull);
 	return heap_copy_tuple_as_datum(tuple, event_descriptor);
 }
 
+/*
+ * Expanded from the start: a flat array would be put together only to be taken apart again. Read-only, as
+ * its elements are the caller's: they must stay where they are until the call is over.
+ */
 Datum
 outbox_handler_event_array(Datum *events, int count)
 {
-	ArrayType  *array = construct_array(events, count, event_descriptor->tdtypeid, -1, false, TYPALIGN_DOUBLE);
+	ExpandedArrayHeader *array = construct_empty_expanded_array(event_descriptor->tdtypeid, CurrentMemoryContext, NULL);
 
-	return PointerGetDatum(array);
+	array->ndims = 1;
+	array->dims = MemoryContextAlloc(array->hdr.eoh_context, sizeof(int));
+	array->lbound = MemoryContextAlloc(array->hdr.eoh_context, sizeof(int));
+	array->dims[0] = count;
+	array->lbound[0] = 1;
+	array->dvalues = events;
+	array->dvalueslen = count;
+	array->nelems = count;
+	array->dnulls = NULL;
+	array->flat_size = 0;
+	/* what deconstruct_expanded_array() and flattening go by */
+	array->fvalue = NULL;
+	return EOHPGetRODatum(&array->hdr);
 }
 
 /* ---------------------------------------------------------------- its context */
