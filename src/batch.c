@@ -8,6 +8,8 @@
  *
  * The batch is optimistic: no subtransactions.  When a call fails, all is
  * rolled back, and the caller runs it again in smaller parts (see dispatch.c).
+ * It spans all lanes at hand, and takes no more than lane_limit of each: so far,
+ * and no further, a lane is worked carefully after this process has died.
  *
  * It ends early by time (outbox.batch_time is also how long the first event's
  * row locks are held), and by the subtransactions its handlers have used (over
@@ -74,7 +76,8 @@ typedef struct Run
 	TupleTableSlot *slots[CHUNK];	/* NULL: nothing to run */
 	TupleTableSlot *spare[CHUNK];	/* slots made so far */
 	ItemPointerData tids[CHUNK];	/* of their receipts */
-	int			running;		/* the one in the handler, for failed_index */
+	int			running;		/* in the handler, for failed_index and failed_count */
+	int			running_count;
 	int			own_level;		/* of settings, see session.h */
 } Run;
 
@@ -210,17 +213,18 @@ typedef struct LaneReader
 {
 	OutboxLane *lane;
 	OutboxScan	scan;
+	int			left;			/* entries that may be taken from it */
 	OutboxDelivery next;
 } LaneReader;
 
-/* False when the lane has no more. */
+/* False when the lane has no more, or gave what it may. */
 static bool
 advance_lane(LaneReader *reader)
 {
 	OutboxDelivery *d = &reader->next;
 	bool		isnull;
 
-	if (!outbox_store_next(&reader->scan, true))
+	if (reader->left-- == 0 || !outbox_store_next(&reader->scan, true))
 		return false;
 	memset(d, 0, sizeof(*d));
 	d->lane = reader->lane;
@@ -231,9 +235,10 @@ advance_lane(LaneReader *reader)
 }
 
 static void
-open_lane(LaneReader *reader, OutboxLane *lane, Oid relid, Oid index)
+open_lane(LaneReader *reader, OutboxLane *lane, int limit, Oid relid, Oid index)
 {
 	reader->lane = lane;
+	reader->left = limit;
 	outbox_store_begin_scan(&reader->scan, relid, index, GetActiveSnapshot(), 3);
 	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, Int32GetDatum(lane->subscription_id));
 	outbox_store_set_key(&reader->scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
@@ -312,7 +317,7 @@ assemble_from_lanes(Run *run)
 	for (int i = 0; i < batch->nlanes && n < batch->limit; i++)
 	{
 		if (outbox_lease_lock(batch->lanes[i]))
-			open_lane(&readers[n++], batch->lanes[i], relid, index);
+			open_lane(&readers[n++], batch->lanes[i], batch->lane_limit, relid, index);
 	}
 	merge_lanes(run, readers, n);
 	for (int i = 0; i < n; i++)
@@ -525,9 +530,11 @@ static void
 prepare_next_chunk(Run *run, int start)
 {
 	int			level = outbox_session_begin_own();
+	MemoryContext caller = MemoryContextSwitchTo(batch_context);
 
 	run->batch->stage = STAGE_RECEIPTS;
 	prepare_chunk(run, start);
+	MemoryContextSwitchTo(caller);
 	outbox_session_end_own(level);
 }
 
@@ -590,6 +597,7 @@ call_one(Run *run, int index)
 		kind = INTERRUPTED_DEADLINE;
 	}
 	run->running = index;
+	run->running_count = 1;
 	announce_delivery(run, &batch->deliveries[index]);
 	outbox_handler_set_context(event);
 	argument = outbox_handler_event(event);
@@ -635,49 +643,76 @@ call_each(Run *run)
 	}
 }
 
-/* All at once: outbox.event[]. */
-static void
-call_all(Run *run)
+/* The events of the next call, from run->ran on: as many as there are, and as fit.  In the call's memory context. */
+static int
+collect_events(Run *run, Datum *events, TupleTableSlot **last)
 {
 	OutboxBatch *batch = run->batch;
-	Datum	   *events = palloc(batch->count * sizeof(Datum));
-	int64		limit = batch->subscription->handler_timeout;
-	OutboxInterruption kind = INTERRUPTED_TIME_LIMIT;
-	TupleTableSlot *single = NULL;
-	int64		before;
+	int			start = run->ran;
 	int			n = 0;
 
-	while (run->ran < batch->count && !batch_is_full(run, run->ran))
+	while (run->ran < batch->count && run->ran - start < batch->lane_limit &&
+		   (run->ran == start || !batch_is_full(run, run->ran)))
 	{
-		if (run->ran > 0)
+		TupleTableSlot *slot;
+
+		if (run->ran == run->chunk_start + run->chunk_count)
 			prepare_next_chunk(run, run->ran);
-		for (int i = 0; i < run->chunk_count && !batch_is_full(run, run->ran); i++)
-		{
-			run->ran++;
-			if (run->slots[i] == NULL)
-				continue;
-			single = run->slots[i];
-			events[n] = outbox_handler_event(single);
-			run->bytes += VARSIZE(DatumGetPointer(events[n++]));
-		}
+		slot = run->slots[run->ran++ - run->chunk_start];
+		if (slot == NULL)
+			continue;
+		*last = slot;
+		events[n] = outbox_handler_event(slot);
+		run->bytes += VARSIZE(DatumGetPointer(events[n++]));
 	}
-	withdraw_receipts(run, run->ran);
-	if (n == 0)
-		return;
-	batch->stage = STAGE_HANDLER;
-	run->running = n == 1 ? 0 : -1;
-	if (n > 1 && deadline_us() < limit)
+	return n;
+}
+
+/* A call with the next events.  Those after the batch's first one must be over within the deadline. */
+static void
+call_some(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+	int			start = run->ran;
+	int64		limit = batch->subscription->handler_timeout;
+	OutboxInterruption kind = INTERRUPTED_TIME_LIMIT;
+	MemoryContext caller = MemoryContextSwitchTo(call_context);
+	Datum	   *events = palloc(Min(batch->count, batch->lane_limit) * sizeof(Datum));
+	TupleTableSlot *last = NULL;
+	int			n = collect_events(run, events, &last);
+	int64		before = elapsed_us(run);
+
+	if (n > 0)
 	{
-		limit = deadline_us();
-		kind = INTERRUPTED_DEADLINE;
+		if ((n > 1 || batch->completed > 0) && deadline_us() - before < limit)
+		{
+			limit = Max(deadline_us() - before, 1);
+			kind = INTERRUPTED_DEADLINE;
+		}
+		batch->stage = STAGE_HANDLER;
+		run->running = start;
+		run->running_count = run->ran - start;
+		announce_delivery(run, &batch->deliveries[start]);
+		outbox_handler_set_context(n == 1 ? last : NULL);
+		outbox_handler_call(batch->handler, outbox_handler_event_array(events, n), limit, kind);
+		for (int i = start; i < run->ran; i++)
+			run->processing_us[i] = (int32) Min((elapsed_us(run) - before) / n, PG_INT32_MAX);
+		batch->completed += n;
 	}
-	announce_delivery(run, &batch->deliveries[0]);
-	outbox_handler_set_context(n == 1 ? single : NULL);
-	before = elapsed_us(run);
-	outbox_handler_call(batch->handler, outbox_handler_event_array(events, n), limit, kind);
-	for (int i = 0; i < run->ran; i++)
-		run->processing_us[i] = (int32) Min((elapsed_us(run) - before) / n, PG_INT32_MAX);
-	batch->completed = n;
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(call_context);
+}
+
+/* Some at a time: outbox.event[]. */
+static void
+call_arrays(Run *run)
+{
+	OutboxBatch *batch = run->batch;
+
+	do
+		call_some(run);
+	while (run->ran < batch->count && !batch_is_full(run, run->ran));
+	withdraw_receipts(run, run->ran);
 }
 
 /* ---------------------------------------------------------------- progress */
@@ -712,27 +747,28 @@ write_batch_row(Run *run)
 	outbox_store_close_writer(writer);
 }
 
-/* How far a lane has come: up to the first delivery that did not run. */
-static int64
-lane_progress(Run *run, OutboxLane *lane)
+/* How far the lanes have come: each up to its first delivery that did not run. */
+static void
+find_progress(Run *run)
 {
 	OutboxBatch *batch = run->batch;
-	int64		progress = lane->cursor;
 
-	for (int i = 0; i < batch->nparked; i++)
+	for (int i = 0; i < batch->nlanes; i++)
 	{
-		if (batch->parked[i].lane == lane)
-			progress = Max(progress, batch->parked[i].position);
+		batch->lanes[i]->reached = batch->lanes[i]->cursor;
+		batch->lanes[i]->stopped_before = PG_INT64_MAX;
 	}
+	for (int i = 0; i < batch->nparked; i++)
+		batch->parked[i].lane->reached = Max(batch->parked[i].lane->reached, batch->parked[i].position);
 	for (int i = 0; i < batch->count; i++)
 	{
-		if (batch->deliveries[i].lane != lane)
-			continue;
-		if (i >= run->ran)
-			return Min(progress, batch->deliveries[i].position - 1);
-		progress = Max(progress, batch->deliveries[i].position);
+		OutboxDelivery *d = &batch->deliveries[i];
+
+		if (i < run->ran)
+			d->lane->reached = Max(d->lane->reached, d->position);
+		else
+			d->lane->stopped_before = Min(d->lane->stopped_before, d->position);
 	}
-	return progress;
 }
 
 static void
@@ -769,9 +805,10 @@ write_progress(Run *run, int64 *progress)
 	OutboxBatch *batch = run->batch;
 	OutboxWriter *parked = NULL;
 
+	find_progress(run);
 	for (int i = 0; i < batch->nlanes; i++)
 	{
-		progress[i] = lane_progress(run, batch->lanes[i]);
+		progress[i] = Min(batch->lanes[i]->reached, batch->lanes[i]->stopped_before - 1);
 		if (progress[i] == batch->lanes[i]->cursor)
 			continue;
 		park_up_to(batch, batch->lanes[i], progress[i], &parked);
@@ -827,7 +864,7 @@ call_handlers(Run *run)
 	outbox_session_end_own(run->own_level);
 	outbox_handler_enter(batch->handler);
 	if (batch->handler->batch)
-		call_all(run);
+		call_arrays(run);
 	else
 		call_each(run);
 	run->running = -1;
@@ -937,6 +974,7 @@ take_failure(OutboxBatch *batch, Run *run)
 	FlushErrorState();
 	batch->failed = true;
 	batch->failed_index = batch->stage == STAGE_HANDLER ? run->running : (batch->count == 1 ? 0 : -1);
+	batch->failed_count = batch->stage == STAGE_HANDLER && run->running >= 0 ? run->running_count : batch->count;
 	describe_failure(batch, error);
 	AbortCurrentTransaction();
 	MemoryContextSwitchTo(batch_context);
@@ -951,14 +989,16 @@ outbox_batch_run(OutboxBatch *batch)
 	Run		   *run;
 	OutboxDelivery started = {0};
 
+	Assert(batch->limit > 0 && batch->lane_limit > 0);
 	if (batch->source == BATCH_STARTED)
 		started = batch->deliveries[0];
 	if (batch_context == NULL)
 	{
-		/* the first block is kept: an ordinary batch asks the system for nothing */
+		/* the first block is kept: an ordinary batch or call asks the system for nothing */
 		batch_context = AllocSetContextCreate(TopMemoryContext, "outbox batch",
 											  0, BATCH_BLOCK_BYTES, 8 * BATCH_BLOCK_BYTES);
-		call_context = AllocSetContextCreate(TopMemoryContext, "outbox handler call", ALLOCSET_DEFAULT_SIZES);
+		call_context = AllocSetContextCreate(TopMemoryContext, "outbox handler call",
+											 0, BATCH_BLOCK_BYTES, 8 * BATCH_BLOCK_BYTES);
 	}
 	MemoryContextReset(batch_context);
 	MemoryContextReset(call_context);

@@ -36,6 +36,7 @@ typedef struct OutboxBatch
 	int			nlanes;
 	OutboxLane **lanes;			/* in the order to read them; [0] is the gate's or the delivery's */
 	int			limit;			/* events at most */
+	int			lane_limit;		/* of one lane, and in one call of a batch handler; see outbox_lease_acquire() */
 	bool		check_receipts; /* look for receipts that are there already */
 
 	/* what came of it */
@@ -49,6 +50,7 @@ typedef struct OutboxBatch
 	bool		failed;
 	OutboxBatchStage stage;
 	int			failed_index;	/* -1: not one of them in particular */
+	int			failed_count;	/* in the call that failed, from there on */
 	OutboxFailure failure;
 	OutboxInterruption interruption;
 } OutboxBatch;

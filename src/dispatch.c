@@ -38,6 +38,8 @@
 #define FIRST_BATCH			32	/* events; doubles while all goes well */
 #define GATE_BATCH			32	/* parked events: all of them run, whatever time and subtransactions they take */
 #define CAREFUL_BATCH		4	/* after a holder died */
+#define SMALL_BATCH			100 /* who asks for batches up to this gets no larger transactions than that */
+#define BATCHES_AT_ONCE		4	/* others share a commit, while outbox.batch_time lasts */
 #define FULL_LOOK_US		(5 * USECS_PER_SEC) /* all lanes, in case a hint was missed */
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
 #define PROBLEM_PAUSE_US	USECS_PER_SEC	/* before a stopped subscription is tried again */
@@ -55,9 +57,10 @@ typedef struct Memo
 	int64		not_before;		/* outbox_settings_ticks(): stopped, or the outage guard's distance */
 	bool		look_again;		/* there was more when the last round ended */
 	bool		check_receipts;
-	int			batch_limit;	/* grows up to batch_size */
+	int			batch_limit;	/* events of a transaction; grows while all goes well */
 	int			limit_once;		/* 0: none; the part of a failed batch that went well */
 	int			single_left;	/* deliveries to run one by one after a failed batch */
+	int			single_after;	/* the same after limit_once: those of the failed call */
 	int32		front_lane;		/* the lane to read first */
 	int32		front_after;	/* and after limit_once: that of the failed delivery, or -1 */
 	int			conflicts;		/* of the delivery at the front */
@@ -655,7 +658,7 @@ static void
 handle_failure(Round *round, OutboxBatch *batch)
 {
 	Memo	   *memo = round->memo;
-	bool		alone = batch->count == 1 || (batch->failed_index == 0 && !round->handler.batch);
+	bool		alone = batch->count == 1 || (batch->failed_index == 0 && batch->failed_count == 1);
 
 	memo->look_again = true;
 	if (batch->interruption == INTERRUPTED_SHUTDOWN)
@@ -688,12 +691,17 @@ handle_failure(Round *round, OutboxBatch *batch)
 	else if (batch->failed_index > 0)
 	{
 		memo->limit_once = batch->failed_index;
+		/* a batch handler's call that came too late in its batch is the first one of the next */
+		memo->single_after = round->handler.batch && batch->interruption == INTERRUPTED_DEADLINE ? 0 : batch->failed_count;
 		memo->front_after = batch->deliveries[batch->failed_index].lane->lane;
 	}
 	else if (batch->interruption == INTERRUPTED_DEADLINE)
-		memo->batch_limit = memo->limit_once = Max(1, batch->count / 2);
+	{
+		memo->batch_limit = memo->limit_once = Max(1, batch->failed_count / 2);
+		memo->single_after = 0;
+	}
 	else
-		memo->single_left = batch->count;
+		memo->single_left = batch->failed_count;
 }
 
 static void
@@ -719,7 +727,7 @@ handle_success(Round *round, OutboxBatch *batch)
 	if (memo->limit_once > 0)
 	{
 		memo->limit_once = 0;
-		memo->single_left = 1;	/* the one that failed */
+		memo->single_left = memo->single_after;
 		memo->front_lane = memo->front_after >= 0 ? memo->front_after : memo->front_lane;
 		memo->front_after = -1;
 	}
@@ -772,7 +780,7 @@ run_started(Round *round, OutboxDelivery *d)
 {
 	OutboxBatch batch = {
 		.subscription = round->subscription, .handler = &round->handler, .self = round->self,
-		.source = BATCH_STARTED, .nlanes = 1, .lanes = &d->lane, .limit = 1
+		.source = BATCH_STARTED, .nlanes = 1, .lanes = &d->lane, .limit = 1, .lane_limit = 1
 	};
 
 	round->memo->conflicts = 0;
@@ -947,11 +955,21 @@ run_carefully(Round *round, int most)
 
 /* ---------------------------------------------------------------- batches */
 
+/*
+ * A commit costs as much as many calls, so one does for several batches.  What bounds them all is
+ * outbox.batch_time and the deadline, and for each lane batch_size (see batch.c).
+ */
+static int
+largest_batch(const OutboxSubscription *s)
+{
+	return s->batch_size <= SMALL_BATCH ? s->batch_size : Min(s->batch_size * BATCHES_AT_ONCE, OUTBOX_BATCH_SIZE_MAX);
+}
+
 static int
 batch_limit(Round *round)
 {
 	Memo	   *memo = round->memo;
-	int			limit = Min(memo->batch_limit, round->subscription->batch_size);
+	int			limit = Min(memo->batch_limit, largest_batch(round->subscription));
 
 	if (memo->average_us > 0)
 		limit = (int) Min(limit, Max(1, outbox_batch_time * 1000.0 / memo->average_us));
@@ -987,7 +1005,8 @@ run_lanes(Round *round)
 {
 	OutboxBatch batch = {
 		.subscription = round->subscription, .handler = &round->handler, .self = round->self,
-		.source = BATCH_FROM_LANES, .limit = batch_limit(round), .check_receipts = round->memo->check_receipts
+		.source = BATCH_FROM_LANES, .limit = batch_limit(round), .lane_limit = round->subscription->batch_size,
+		.check_receipts = round->memo->check_receipts
 	};
 
 	bool		limited = round->memo->limit_once > 0;
@@ -1044,7 +1063,7 @@ run_gates(Round *round, int most)
 			most -= run_parked_carefully(round, lane, most);
 		if (!lane->held || most <= 0 || time_is_up(round))
 			continue;
-		batch.limit = Min(Min(most, GATE_BATCH), batch_limit(round));
+		batch.limit = batch.lane_limit = Min(Min(most, GATE_BATCH), batch_limit(round));
 		run_batch(round, &batch);
 		most -= batch.count;
 	}

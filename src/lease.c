@@ -270,7 +270,7 @@ may_take(int64 holder, OutboxProcess *self, bool *unclean)
 	return pg_atomic_read_u64(&process->busy_since) != 0;
 }
 
-/* How far a batch of the holder before may have reached. */
+/* How far a batch of the holder before may have reached: it takes no more than batch_size of one lane. */
 static int64
 careful_reach(const OutboxSubscription *subscription, int64 cursor, int64 end, int64 known)
 {

@@ -36,6 +36,10 @@ typedef struct OutboxLane
 	int64		cursor;			/* worked up to here */
 	int64		careful_through;	/* one by one, with the attempt recorded first, up to here */
 	int64		last_used;		/* outbox_settings_ticks() */
+
+	/* of the batch at hand */
+	int64		reached;		/* the last position that is done with */
+	int64		stopped_before; /* the first one that did not run */
 } OutboxLane;
 
 extern OutboxLane *outbox_lease_lane(int32 subscription_id, int32 lane);

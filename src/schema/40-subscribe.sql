@@ -30,7 +30,7 @@ subscription: its name, 1-200 bytes. event_types: types and patterns; * is one w
 handler: ''schema.function'', taking outbox.event (called for each event) or outbox.event[] (called for a batch); null: the events wait for outbox.claim(). run_as: the role it runs as; default: the caller.
 ordering: ''key'' (events of one key one at a time, in order) or ''none''. lanes: 1-1024, how many parts may be worked side by side.
 max_attempts: 1-1000, then REVIEW_REQUIRED. backoff_base, backoff_factor (1-1000), backoff_max: the delay after a failed attempt, at most 365 days, spread by 20 % either way.
-lease_duration: 1 second to 1 day. handler_timeout: 100 milliseconds to 1 day for one call. batch_size: 1-10000 events.
+lease_duration: 1 second to 1 day. handler_timeout: 100 milliseconds to 1 day for one call. batch_size: 1-10000 events, at most, that a call of a batch handler is given, and that one transaction takes from a lane; up to 100 also at most in a transaction.
 start_at: also the events still in the log since then; ''-infinity'': all of them. on_review: ''block'' (a key waits behind an event that needs a person) or ''continue''.
 permanent_errors, transient_errors: SQLSTATEs, classes of them, or error codes; the more specific wins.
 Errors: 42710 another definition under the name; 22023, 22004 an argument out of its rules; 42883, 42725, 42809 no such handler, two of them, not a plain function; 42501 the caller is no member of run_as, or run_as may not run the handler. Warning 01000: the handler will run as a superuser.';
