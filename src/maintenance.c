@@ -12,6 +12,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -35,7 +36,9 @@
 
 #define SEGMENTS_AHEAD_DAYS	30
 #define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
-#define TRIM_ROWS			10000	/* in one transaction */
+#define TRIM_ROWS			2000	/* in one transaction: routing waits for it */
+#define TRIM_BY_US			(60 * USECS_PER_SEC)	/* so long it makes way for workers */
+#define FIRST_TRIM			2	/* the step of the first subscription */
 #define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
 #define TAKE_BACK			50	/* expired leases in one transaction */
 #define TRIM_GATES			200 /* parked events are looked at gate by gate */
@@ -506,10 +509,25 @@ take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
 		seal_segments(incarnation);
 		return false;
 	}
-	if (step - 2 < n)
-		return trim_lanes(&subscriptions[step - 2]);
+	if (step - FIRST_TRIM < n)
+		return trim_lanes(&subscriptions[step - FIRST_TRIM]);
 	trim_counters(subscriptions, n);
 	return trim_rest(incarnation);
+}
+
+/* Is a batch under way? Trimming takes processors and WAL from it, and can wait for a lull. */
+static bool
+workers_are_busy(void)
+{
+	for (int i = 0; i < outbox_shared->max_processes; i++)
+	{
+		OutboxProcess *process = &outbox_shared->processes[i];
+
+		if (process->kind == PROCESS_WORKER && process->database == MyDatabaseId &&
+			pg_atomic_read_u64(&process->busy_since) != 0)
+			return true;
+	}
+	return false;
 }
 
 /* A publisher waits for a segment, and no process could be had to make it. */
@@ -555,10 +573,11 @@ outbox_maintenance_step(void)
 {
 	static int	step = 0;
 	static int64 next = 0;
+	static int64 trim_by = 0;
 	int64		now = outbox_settings_ticks();
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
-	bool		pausing = (step == 0 && now < next);
+	bool		pausing = (step == 0 && now < next) || (step >= FIRST_TRIM && now < trim_by && workers_are_busy());
 	bool		moving = false;
 	bool		more = false;
 	bool		expired;
@@ -583,8 +602,10 @@ outbox_maintenance_step(void)
 	CommitTransactionCommand();
 	if (pausing)
 		return moving || expired;
+	if (step == 0)
+		trim_by = now + TRIM_BY_US;
 	if (!more)
-		step = step < n + 2 ? step + 1 : 0;
+		step = step < n + FIRST_TRIM ? step + 1 : 0;
 	if (step == 0 && !more)
 		next = now + PAUSE_US;
 	return step != 0 || more || moving || expired;
