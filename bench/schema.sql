@@ -86,3 +86,17 @@ begin
         perform pg_sleep(0.01);
     end loop;
 end $$;
+
+-- what a bench of claims has left
+create procedure bench.finish_claimed() language plpgsql as $$
+declare
+    token uuid;
+begin
+    loop
+        select max(lease_token::text)::uuid into token from outbox.claim('claimed', 1000);
+        exit when token is null;
+        commit;
+        perform outbox.ack_all(token);
+        commit;
+    end loop;
+end $$;

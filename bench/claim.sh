@@ -1,0 +1,77 @@
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
+# claim.sh - external workers over libpq, batches of 100, against claimers of the two hand-written outboxes; one and four of
+# them, one by one, and under an old snapshot.
+
+# shellcheck source=bench/old_snapshot.sh
+source "$here/old_snapshot.sh"
+
+bench_claim() {
+    local i
+    sql -o /dev/null -c "select outbox.subscribe('claimed', array['claimed.*'])"
+    set_dispatch on
+    say "    (a backlog of $BACKLOG, routed before the clock starts; claim, acknowledgement, receipt and progress of each event are included)"
+    for ((i = 0; i < ROUNDS; i++)); do
+        keep claim_ours "$(drain_claimed 1 "$here/claim.pgbench" 100)"
+        keep claim_update "$(drain_baseline update_table "$here/baseline_update_claim.pgbench")"
+        keep claim_delete "$(drain_baseline delete_table "$here/baseline_delete_claim.pgbench")"
+        keep claim_four "$(drain_claimed 4 "$here/claim.pgbench" 100)"
+        keep single_ours "$(drain_singly)"
+        keep single_update "$(drain_singly_update)"
+        hold_snapshot
+        keep claim_held "$(drain_claimed 1 "$here/claim.pgbench" 100)"
+        let_go
+    done
+    compare "claim and acknowledge 100, one claimer, against the update table" "events/s" "$(kept claim_ours)" "$(kept claim_update)" ge 2
+    compare "  against the delete table" "events/s" "$(kept claim_ours)" "$(kept claim_delete)" ge 1
+    compare "  four claimers, against one" "events/s" "$(kept claim_four)" "$(kept claim_ours)" ge 1.5
+    compare "  under an old snapshot, against our own rate without it" "events/s" "$(kept claim_held)" "$(kept claim_ours)" ge 0.95
+    compare "acknowledge one by one, against the update table" "events/s" "$(kept single_ours)" "$(kept single_update)" ge 2
+}
+
+# load_claimed N: a backlog in the lanes
+load_claimed() {
+    sql -o /dev/null <<END
+call bench.load_log('claimed.done', $1);
+call outbox.drain(array['claimed'], '10 min');
+checkpoint;
+END
+}
+
+# drain_claimed CLIENTS SCRIPT BATCH: events/s
+drain_claimed() {
+    local rate
+    load_claimed "$BACKLOG"
+    rate=$(rate_of_pgbench -c "$1" -j "$1" -t $((BACKLOG / $3 / $1 * 9 / 10)) -f "$2" "$database")
+    sql -o /dev/null -c "call bench.finish_claimed()"
+    calculate "$rate * $3"
+}
+
+# one_by_one STATEMENT: a round that claims 100 with the first line of a script, and settles them one by one
+one_by_one() {
+    local n
+    head -n "$3" "$1" > "$WORK/one_by_one"
+    for ((n = 1; n <= 100; n++)); do
+        echo "${2//INDEX/$n}" >> "$WORK/one_by_one"
+    done
+    chmod a+r "$WORK/one_by_one"
+}
+
+# drain_singly: acknowledged events/s, a transaction each
+drain_singly() {
+    local rate rounds=$((BACKLOG / 4000))
+    load_claimed "$((rounds * 100))"
+    one_by_one "$here/claim.pgbench" "select outbox.ack_one(:token::uuid, (:ids::uuid[])[INDEX]);" 2
+    rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
+    sql -o /dev/null -c "call bench.finish_claimed()"
+    calculate "$rate * 100"
+}
+
+# drain_singly_update: the update table's, claimed by 100 too
+drain_singly_update() {
+    local rate rounds=$((BACKLOG / 4000))
+    sql -c "call bench.load_baseline('update_table', $((rounds * 100)))" -c "analyze bench.update_table" </dev/null
+    one_by_one "$here/baseline_update_claim.pgbench" \
+        "update bench.update_table set status = 'COMPLETED', completed_at = now() where id = (:ids::bigint[])[INDEX];" "$(($(wc -l < "$here/baseline_update_claim.pgbench") - 1))"
+    rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
+    calculate "$rate * 100"
+}
