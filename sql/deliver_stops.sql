@@ -109,6 +109,23 @@ end
 $$;
 call outbox.drain('{ds first}');
 
+-- it returns a set now: nobody would read it
+drop function deliver_stops.handler;
+create function deliver_stops.handler(events outbox.event[]) returns setof integer language sql as 'select 1';
+grant execute on function deliver_stops.handler to outbox_test_stops;
+select deliver_stops.publish(54);
+call outbox.drain('{ds second}');
+call deliver_stops.until_stopped('ds first');
+select * from deliver_stops.state where subscription = 'ds first';
+drop function deliver_stops.handler;
+create function deliver_stops.handler(events outbox.event[]) returns void language plpgsql as $$
+begin
+    insert into deliver_stops.seen (subscription, what) select (outbox.current_delivery()).subscription, e.payload ->> 'n' from unnest(events) e;
+end
+$$;
+grant execute on function deliver_stops.handler to outbox_test_stops;
+call outbox.drain('{ds first}');
+
 -- somebody puts another function of the name beside it: neither is run
 create function deliver_stops.handler(e outbox.event) returns void language sql as 'insert into deliver_stops.seen (subscription, what) values (''ds first'', ''never'')';
 select deliver_stops.publish(55);

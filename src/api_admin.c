@@ -139,8 +139,10 @@ static OutboxStatement select_lane_ends = {
 
 static OutboxStatement select_unfinished = {
 	"select backlog + delayed + retry + in_progress + blocked + review_required,"
-	" pg_catalog.format('%s waiting, %s delayed, %s to be retried, %s in progress, %s blocked, %s to be reviewed',"
-	" backlog, delayed, retry, in_progress, blocked, review_required)"
+	" pg_catalog.concat_ws(', ', case when backlog > 0 then backlog || ' waiting' end,"
+	" case when delayed > 0 then delayed || ' delayed' end, case when retry > 0 then retry || ' to be retried' end,"
+	" case when in_progress > 0 then in_progress || ' in progress' end, case when blocked > 0 then blocked || ' blocked' end,"
+	" case when review_required > 0 then review_required || ' to be reviewed' end)"
 	" from outbox.subscription_status where subscription = $1",
 	1, {TEXTOID}
 };

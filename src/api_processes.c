@@ -15,7 +15,7 @@
 #include "shmem.h"
 #include "wakeup.h"
 
-#define LIST_COLUMNS 11
+#define LIST_COLUMNS 12
 
 /* one process as it was at one moment */
 typedef struct ListEntry
@@ -27,6 +27,7 @@ typedef struct ListEntry
 	uint32		subscription_id;
 	uint32		lane;
 	pg_uuid_t	event_id;
+	int			replay_no;
 	TimestampTz busy_since;
 	Oid			role;
 } ListEntry;
@@ -93,6 +94,7 @@ copy_process(ListEntry *entry, OutboxProcess *process)
 	entry->subscription_id = pg_atomic_read_u32(&process->subscription_id);
 	entry->lane = pg_atomic_read_u32(&process->lane);
 	entry->event_id = process->event_id;
+	entry->replay_no = process->replay_no;
 	if (entry->pid == 0)
 		entry->state = "starting";
 	else
@@ -144,11 +146,12 @@ put_entry(ReturnSetInfo *result, const ListEntry *entry, int wanted, int running
 		TimestampTzGetDatum(entry->busy_since),
 		ObjectIdGetDatum(entry->role),
 		Int32GetDatum(wanted),
-		Int32GetDatum(running)
+		Int32GetDatum(running),
+		Int32GetDatum(entry->replay_no)
 	};
 	bool		nulls[LIST_COLUMNS] = {
 		false, !worker, entry->pid == 0, false, !working, !working, !event,
-		entry->busy_since == 0, !OidIsValid(entry->role), false, false
+		entry->busy_since == 0, !OidIsValid(entry->role), false, false, !event
 	};
 
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);

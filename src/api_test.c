@@ -1,16 +1,20 @@
 /*
- * api_test.c - the pure rules, callable from SQL.
+ * api_test.c - the pure rules, callable from SQL, and a second router.
  *
- * The install script declares none of these functions: the regression tests
+ * The install script declares none of these functions: the tests
  * do, as superuser, to try the rules without a delivery around them.
  */
 #include "outbox.h"
 
+#include "commands/dbcommands.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 #include "backoff.h"
+#include "children.h"
 #include "histogram.h"
 #include "pattern.h"
 
@@ -19,6 +23,7 @@ PG_FUNCTION_INFO_V1(outbox_test_check);
 PG_FUNCTION_INFO_V1(outbox_test_matches);
 PG_FUNCTION_INFO_V1(outbox_test_key_hash);
 PG_FUNCTION_INFO_V1(outbox_test_quantile);
+PG_FUNCTION_INFO_V1(outbox_test_start_router);
 
 /* (attempt integer, base bigint, factor float8, max bigint, spread float8) returns bigint */
 Datum
@@ -85,4 +90,17 @@ outbox_test_quantile(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		counts[outbox_histogram_bucket(((int64 *) ARR_DATA_PTR(times))[i])]++;
 	PG_RETURN_FLOAT8(outbox_histogram_quantile(counts, PG_GETARG_FLOAT8(1)));
+}
+
+/* () returns integer: the pid of a router beside the launcher's, or null while none can be had */
+Datum
+outbox_test_start_router(PG_FUNCTION_ARGS)
+{
+	OutboxChild *child = MemoryContextAllocZero(TopMemoryContext, sizeof(OutboxChild));
+	pid_t		pid;
+
+	if (outbox_children_start(child, MyDatabaseId, get_database_name(MyDatabaseId), OUTBOX_ROUTER) != START_DONE ||
+		WaitForBackgroundWorkerStartup(child->handle, &pid) != BGWH_STARTED)
+		PG_RETURN_NULL();
+	PG_RETURN_INT32(pid);
 }

@@ -576,6 +576,7 @@ announce_delivery(Run *run, OutboxDelivery *d)
 	outbox_handler_current.attempt = d->attempts_before + Max(d->attempts, 1);
 	outbox_handler_current.max_attempts = d->attempts_before + run->batch->subscription->max_attempts;
 	outbox_handler_current.replay_no = d->replay_no;
+	run->batch->self->replay_no = d->replay_no;
 	run->batch->self->event_id = d->event_id;
 	pg_atomic_write_u32(&run->batch->self->lane, d->lane->lane);
 }

@@ -184,6 +184,8 @@ outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *ha
 														 subscription->handler, subscription->handler));
 	if (!OidIsValid(handler->function))
 		return report_problem(problem, "42883", psprintf("function %s(outbox.event) does not exist", subscription->handler));
+	if (get_func_retset(handler->function))
+		return report_problem(problem, "42809", psprintf("function %s returns a set", subscription->handler));
 	schema = get_func_namespace(handler->function);
 	if (!outbox_compat_may_use_schema(schema, handler->role))
 		return report_problem(problem, "42501", psprintf("role \"%s\" has no USAGE on the schema of %s",

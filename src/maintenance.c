@@ -27,6 +27,7 @@
 #include "extension.h"
 #include "maintenance.h"
 #include "pattern.h"
+#include "routing.h"
 #include "segment.h"
 #include "settings.h"
 #include "shmem.h"
@@ -591,7 +592,8 @@ outbox_maintenance_step(void)
 	SPI_connect();
 	outbox_extension_incarnation(&known);
 	n = outbox_subscription_all(&subscriptions);
-	if (known.recorded && !known.held)
+	/* a second router leaves it alone: what the lanes need is known to the one who appends to them */
+	if (known.recorded && !known.held && outbox_routing_is_ours())
 	{
 		moving = end_generations(subscriptions, n);
 		if (!pausing)

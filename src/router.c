@@ -18,7 +18,7 @@
 #include "settings.h"
 #include "shmem.h"
 
-static bool enter_database(OutboxProcess *self);
+static void enter_database(OutboxProcess *self);
 static long run_rounds(OutboxProcess *self);
 static long route(OutboxProcess *self);
 static void forget_routing(OutboxProcess *self);
@@ -31,7 +31,6 @@ void
 outbox_router_main(Datum argument)
 {
 	OutboxProcess *self = outbox_process_begin(argument, false);
-	bool		entered = false;
 
 	while (!outbox_process_is_asked_to_end())
 	{
@@ -42,8 +41,7 @@ outbox_router_main(Datum argument)
 			outbox_process_end(self, END_ABSENT);
 		if (presence == PRESENCE_YES)
 		{
-			if (!entered)
-				entered = enter_database(self);
+			enter_database(self);
 			timeout = run_rounds(self);
 		}
 		outbox_process_wait(self, timeout);
@@ -51,17 +49,22 @@ outbox_router_main(Datum argument)
 	outbox_process_end(self, END_ASKED);
 }
 
-/* From now on commits wake us, and the launcher knows that workers are wanted. */
-static bool
+/*
+ * From now on commits wake us, and the launcher knows that workers are wanted.  Not when another router
+ * is there already, as there may be for a moment: but in its place when it goes.
+ */
+static void
 enter_database(OutboxProcess *self)
 {
-	OutboxDatabase *db = outbox_shmem_ensure_database(self->database);
+	OutboxDatabase *db = outbox_shmem_my_database();
+	uint32		nobody = 0;
 
 	if (db == NULL)
-		return false;			/* found by the poll interval alone, until there is room */
-	pg_atomic_write_u32(&db->router_slot, self - outbox_shared->processes + 1);
-	outbox_shmem_wake_launcher(false);
-	return true;
+		db = outbox_shmem_ensure_database(self->database);
+	/* without room for it, by the poll interval alone */
+	if (db != NULL && pg_atomic_read_u32(&db->router_slot) == 0 &&
+		pg_atomic_compare_exchange_u32(&db->router_slot, &nobody, self - outbox_shared->processes + 1))
+		outbox_shmem_wake_launcher(false);
 }
 
 /* Upkeep has its turn when there is nothing to route, and at least once a poll interval. */

@@ -206,8 +206,8 @@ load_ticks(void)
 		remember_snapshot(&seen, outbox_snapshot_parse(outbox_store_text(0, 4)));
 }
 
-static bool
-take_router_lock(void)
+bool
+outbox_routing_is_ours(void)
 {
 	LOCKTAG		tag;
 
@@ -641,7 +641,7 @@ prepare_round(void)
 	OutboxPlacement placement;
 
 	outbox_extension_incarnation(&known);
-	if (known.held || !known.recorded || !take_router_lock())
+	if (known.held || !known.recorded || !outbox_routing_is_ours())
 		return false;
 	if (!loaded || (incarnation != known.incarnation && !incarnation_over) ||
 		(incarnation_over && !tick_open && outbox_placement_unjoined() == 0))

@@ -81,6 +81,7 @@ static const Setting process_settings[] = {
 	{"default_tablespace", ""},
 	{"default_table_access_method", "heap"},
 	{"max_parallel_workers_per_gather", "0"},
+	{"max_parallel_maintenance_workers", "0"},
 	{OUTBOX_COMPAT_FORCE_PARALLEL, "off"},
 	{"jit", "off"},
 };
@@ -117,6 +118,8 @@ outbox_session_enter(OutboxSession *session)
 		put_aside("default_table_access_method", "heap");
 	if (max_parallel_workers_per_gather != 0)
 		put_aside("max_parallel_workers_per_gather", "0");
+	if (max_parallel_maintenance_workers != 0)
+		put_aside("max_parallel_maintenance_workers", "0");
 	if (jit_enabled)
 		put_aside("jit", "off");
 	put_aside_plan_settings();

@@ -68,6 +68,7 @@ typedef struct OutboxProcess
 	pg_atomic_uint32 call_us;	/* how long calls of this handler have taken on average; 0: not known */
 	pg_atomic_uint32 lane;
 	pg_uuid_t	event_id;		/* may be torn: display only */
+	int			replay_no;		/* of that delivery */
 	Oid			role;			/* the role whose handlers it has run, or InvalidOid */
 } OutboxProcess;
 

@@ -13,7 +13,8 @@ create function outbox.process_list(
     out busy_since timestamptz,
     out role_id oid,
     out workers_wanted integer,
-    out workers_running integer)
+    out workers_running integer,
+    out replay_no integer)
 returns setof record
 language c volatile
 as 'MODULE_PATHNAME', 'outbox_process_list';

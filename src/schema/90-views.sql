@@ -58,7 +58,7 @@ select s.subscription,
        x.replay_no::integer,
        nullif(x.tenant_id, ''),
        case when w.event_id is not null and x.status = 'RETRY' then 'IN_PROGRESS' else x.status end,
-       x.attempts,
+       case when w.event_id is not null and x.status = 'RETRY' then x.attempts + 1 else x.attempts end,
        case when w.event_id is null then x.next_attempt_at end,
        case when w.event_id is not null or x.status = 'IN_PROGRESS' then coalesce(h.expires_at, l.expires_at) end,
        case when x.lease_id is null and (w.event_id is not null or x.status = 'IN_PROGRESS') then l.worker else x.worker end,
@@ -70,7 +70,8 @@ from outbox.delivery_exception x
 join outbox.subscription s on s.subscription_id = x.subscription_id
 left join outbox.lane l on l.subscription_id = x.subscription_id and l.lane = x.lane
 left join outbox.lease h on h.lease_id = x.lease_id
-left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = x.event_id
+left join outbox.process_list() w
+    on w.subscription_id = s.subscription_id and w.event_id = x.event_id and w.replay_no = x.replay_no
 union all
 select s.subscription,
        h.event_id,
@@ -94,7 +95,7 @@ select s.subscription,
        0,
        outbox.tenant_of(e.event_id) collate "C",
        case when w.event_id is not null then 'IN_PROGRESS' else 'PENDING' end collate "C",
-       0,
+       case when w.event_id is not null then 1 else 0 end,
        null::timestamptz,
        case when w.event_id is not null then l.expires_at end,
        case when w.event_id is not null then l.worker end,
@@ -116,7 +117,7 @@ join (
     on l.subscription_id = s.subscription_id
 join outbox.lane_entry e
     on e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > l.done
-left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = e.event_id
+left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = e.event_id and w.replay_no = 0
 where not exists (
     select from outbox.delivery_exception x
     where x.subscription_id = e.subscription_id and x.event_id = e.event_id and x.replay_no = 0)
@@ -126,7 +127,7 @@ select s.subscription,
        0,
        nullif(g.tenant_id, ''),
        case when w.event_id is not null then 'IN_PROGRESS' when g.held_by is null then 'PENDING' else 'BLOCKED' end collate "C",
-       0,
+       case when w.event_id is not null then 1 else 0 end,
        null::timestamptz,
        case when w.event_id is not null then l.expires_at end,
        case when w.event_id is not null then l.worker end,
@@ -138,7 +139,7 @@ from outbox.gate g
 join outbox.subscription s on s.subscription_id = g.subscription_id
 join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
 left join outbox.lane l on l.subscription_id = g.subscription_id and l.lane = g.lane
-left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = p.event_id
+left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = p.event_id and w.replay_no = 0
 where not exists (
     select from outbox.delivery_exception x
     where x.subscription_id = g.subscription_id and x.event_id = p.event_id and x.replay_no = 0)
@@ -160,7 +161,7 @@ from outbox.delayed d
 join outbox.subscription s on s.subscription_id = d.subscription_id;
 revoke all on outbox.delivery from public;
 comment on view outbox.delivery is
-'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(). worker: who is at it, or was last. processing_ms: of the call that completed it.
+'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(), the one under way included. worker: who is at it, or was last. processing_ms: of the call that completed it.
 Cost: by event_id an index probe a segment and a scan of what is not completed; without a condition it reads every receipt there is, and tenant_id costs an index probe for each row. For counts of what is open ask outbox.subscription_status.';
 
 create view outbox.attempt as
@@ -330,7 +331,8 @@ cross join lateral (
       and w.event_id is not null
       and not exists (
           select from outbox.delivery_exception x
-          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
+          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
+            and x.status = 'IN_PROGRESS')) workers;
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
 'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
