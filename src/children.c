@@ -12,14 +12,12 @@
 
 #include "children.h"
 #include "process.h"
+#include "settings.h"
 #include "slots.h"
 
 /* a child that ends younger than this has failed to start well */
 #define SHORT_LIFE_MS 5000
 #define REST_MIN_MS 100
-
-/* registered, but not started */
-#define START_TIMEOUT_MS 60000
 
 /* asked to end but still there: ask again */
 #define ASK_AGAIN_MS 5000
@@ -63,7 +61,7 @@ outbox_children_start(OutboxChild *child, Oid database, const char *database_nam
 	child->generation = slot->generation;
 	child->started_at = outbox_process_clock();
 	child->asked_at = 0;
-	outbox_children_look_again_at(child->started_at + START_TIMEOUT_MS);
+	outbox_children_look_again_at(child->started_at + outbox_test_start_timeout);
 	return START_DONE;
 }
 
@@ -111,12 +109,12 @@ outbox_children_has_ended(OutboxChild *child, OutboxProcessEnd *end, bool *short
 
 	if (outbox_slots_is_used(child->slot, child->generation))
 	{
-		bool		overdue = (child->slot->pid == 0 && now >= child->started_at + START_TIMEOUT_MS);
+		bool		overdue = (child->slot->pid == 0 && now >= child->started_at + outbox_test_start_timeout);
 
 		if (status != BGWH_STOPPED && !overdue)
 		{
 			if (child->slot->pid == 0)
-				outbox_children_look_again_at(child->started_at + START_TIMEOUT_MS);
+				outbox_children_look_again_at(child->started_at + outbox_test_start_timeout);
 			return false;
 		}
 		/* it could not be started; should it start after all, it finds its slot taken away */

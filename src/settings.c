@@ -31,6 +31,7 @@ int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
 bool		outbox_require_event_type = false;
 int			outbox_sensitive_data = SENSITIVE_REJECT;
 int			outbox_test_clock_offset = 0;
+int			outbox_test_start_timeout = 60000;
 
 const char *(*outbox_settings_handler_context) (OutboxContextField field) = NULL;
 
@@ -179,6 +180,11 @@ define_log_settings(void)
 							NULL,
 							&outbox_test_clock_offset, 0, INT_MIN, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.test_start_timeout",
+							"How long a process that was registered may take to start, for tests.",
+							NULL,
+							&outbox_test_start_timeout, 60000, 100, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
 static void

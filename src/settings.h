@@ -29,6 +29,7 @@ extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
 extern PGDLLIMPORT bool outbox_require_event_type;	/* outbox.require_event_type */
 extern PGDLLIMPORT int outbox_sensitive_data;	/* OutboxSensitiveData */
 extern PGDLLIMPORT int outbox_test_clock_offset;	/* s; for tests: added to the wall clock */
+extern PGDLLIMPORT int outbox_test_start_timeout;	/* ms; for tests: until a registered process is given up */
 
 typedef enum OutboxKeepMessage
 {

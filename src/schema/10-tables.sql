@@ -252,8 +252,6 @@ create table outbox.delivery_exception (
     check ((status = 'RETRY') = (next_attempt_at is not null))
 ) with (fillfactor = 70);
 comment on table outbox.delivery_exception is 'Deliveries that did not go well at once. attempts counts since the last outbox.retry(), attempts_before those before it. tenant_id is '''' for none. A replay (replay_no > 0) is a row from its beginning, without event_key and position: it stands outside of the order of keys. lease_id: of the external worker that is at it. alone: the lease it was in expired, and it is handed out alone.';
-create index delivery_exception_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
-    where status = 'RETRY';
 -- live retries and replays are found apart, so that neither waits behind a million of the others
 create index delivery_exception_live_due on outbox.delivery_exception (subscription_id, lane, next_attempt_at)
     where status = 'RETRY' and replay_no = 0;

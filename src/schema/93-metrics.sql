@@ -128,7 +128,8 @@ cross join lateral (
       and w.event_id is not null
       and not exists (
           select from outbox.delivery_exception x
-          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.status = 'IN_PROGRESS')) workers;
+          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
+            and x.status = 'IN_PROGRESS')) workers;
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
 'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.

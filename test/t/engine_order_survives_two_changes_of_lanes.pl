@@ -22,14 +22,17 @@ comes_true($node, 20, q{select count(*) > 0 from pg_stat_activity where wait_eve
 sql($node, q{select outbox.alter_subscription('s', lanes => 5)});
 sql($node, q{select count(outbox.publish('t.ok', event_key => 'k' || n, payload => jsonb_build_object('n', n))) from generate_series(1, 30) n});
 sql($node, q{select outbox.alter_subscription('s', lanes => 9)});
+sql($node, q{select count(outbox.publish('t.ok', event_key => 'k' || n % 30 + 1, payload => jsonb_build_object('n', 30 + n))) from generate_series(1, 60) n});
 sql($node, q{select outbox.publish('t.other', event_key => 'other')});
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 comes_true($node, 30, q{select count(*) = 2 from effect}, 'what does not wait has gone through all three generations of lanes');
-is_sql($node, q{select count(*) from outbox.delivery where status = 'BLOCKED'}, '30', 'what waits is blocked');
+is_sql($node, q{select count(*) from outbox.delivery where status = 'BLOCKED'}, '90', 'what waits is blocked');
 comes_true($node, 20, q{select count(distinct base) = 1 and count(*) = 9 from outbox.lane}, 'the last generation is left');
 sql($node, q{select count(outbox.discard('s', event_id, 'tried')) from outbox.review_required});
-comes_true($node, 20, q{select count(*) = 32 from effect}, 'and goes on when the person has decided');
+comes_true($node, 20, q{select count(*) = 92 from effect}, 'and goes on when the person has decided');
+is_sql($node, q{select count(*) from effect a join effect b using (event_key) where a.n < b.n and (a.payload ->> 'n')::int > (b.payload ->> 'n')::int}, '0',
+	'in order, whichever lanes it was published for');
 
 $node->stop;
 done_testing();
