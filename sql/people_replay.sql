@@ -92,6 +92,21 @@ select outbox.replay('pp s', event_ids => array[people_replay.id('later')]);
 select replay_no, next_attempt_at > now() + interval '23 hours' as delayed from outbox.delivery where event_id = people_replay.id('later') and subscription = 'pp s' and replay_no = 1;
 select outbox.discard('pp s', people_replay.id('later'), 'no use');
 
+-- without a handler they are claimed, and failed, and given back as others are
+select outbox.subscribe('pp claims', '{pp.c}', max_attempts => 1);
+select outbox.replay('pp claims', event_ids => array[people_replay.id('three')]);
+select outbox.replay('pp claims', event_ids => array[people_replay.id('three')]);
+create table people_replay.claimed (replay_no integer, attempt integer, lease_token uuid);
+insert into people_replay.claimed select replay_no, attempt, lease_token from outbox.claim('pp claims', 1);
+select outbox.fail(lease_token, people_replay.id('three'), 'OT001') from people_replay.claimed;
+insert into people_replay.claimed select replay_no, attempt, lease_token from outbox.claim('pp claims', 10);
+select outbox.ack_all(lease_token) from people_replay.claimed where replay_no = 2;
+select outbox.retry('pp claims', people_replay.id('three'));
+insert into people_replay.claimed select replay_no, attempt, lease_token from outbox.claim('pp claims', 10);
+select replay_no, attempt from people_replay.claimed;
+select outbox.ack_one(lease_token, people_replay.id('three'), 'theirs') from people_replay.claimed where attempt = 2;
+select replay_no, status, attempts, message_id from outbox.delivery where subscription = 'pp claims' order by replay_no;
+
 -- spread over time
 select outbox.subscribe('pp many', '{pp.many}');
 select count(*) from outbox.publish_batch((select jsonb_agg(jsonb_build_object('event_type', 'pp.many', 'event_key', 'k')) from generate_series(1, 10000) n));
