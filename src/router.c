@@ -50,20 +50,21 @@ outbox_router_main(Datum argument)
 }
 
 /*
- * From now on commits wake us, and the launcher knows that workers are wanted.  Not when another router
- * is there already, as there may be for a moment: but in its place when it goes.
+ * From now on commits wake us, and the launcher knows that workers are wanted.  Should there be two routers, the
+ * one that routes is entered.
  */
 static void
 enter_database(OutboxProcess *self)
 {
 	OutboxDatabase *db = outbox_shmem_my_database();
-	uint32		nobody = 0;
+	uint32		mine = self - outbox_shared->processes + 1;
+	uint32		entered;
 
-	if (db == NULL)
-		db = outbox_shmem_ensure_database(self->database);
-	/* without room for it, by the poll interval alone */
-	if (db != NULL && pg_atomic_read_u32(&db->router_slot) == 0 &&
-		pg_atomic_compare_exchange_u32(&db->router_slot, &nobody, self - outbox_shared->processes + 1))
+	if (db == NULL && (db = outbox_shmem_ensure_database(self->database)) == NULL)
+		return;					/* found by the poll interval alone, until there is room */
+	entered = pg_atomic_read_u32(&db->router_slot);
+	if (entered != mine && (entered == 0 || outbox_routing_has_lock()) &&
+		pg_atomic_compare_exchange_u32(&db->router_slot, &entered, mine))
 		outbox_shmem_wake_launcher(false);
 }
 

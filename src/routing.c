@@ -206,15 +206,28 @@ load_ticks(void)
 		remember_snapshot(&seen, outbox_snapshot_parse(outbox_store_text(0, 4)));
 }
 
+static void
+set_router_tag(LOCKTAG *tag)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, 1, LOCK_CLASS_ROUTER);
+}
+
+bool
+outbox_routing_has_lock(void)
+{
+	LOCKTAG		tag;
+
+	set_router_tag(&tag);
+	return outbox_compat_lock_held(&tag, ExclusiveLock);
+}
+
 bool
 outbox_routing_is_ours(void)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1, LOCK_CLASS_ROUTER);
-	if (outbox_compat_lock_held(&tag, ExclusiveLock))
-		return true;
-	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	set_router_tag(&tag);
+	return outbox_routing_has_lock() || LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /* ---------------------------------------------------------------- transactions */

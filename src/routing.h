@@ -14,6 +14,9 @@ extern long outbox_routing_round(void);
 /* Is this process the router of the database?  Takes the router's lock when it is free.  In a transaction. */
 extern bool outbox_routing_is_ours(void);
 
+/* does it have the lock already? */
+extern bool outbox_routing_has_lock(void);
+
 /* forget what is remembered between rounds (after an error) */
 extern void outbox_routing_reset(void);
 
