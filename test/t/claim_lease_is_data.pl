@@ -1,0 +1,69 @@
+# A lease belongs to no session: it is claimed, extended and settled from different ones, and outlives a restart
+# of the server; and any number of sessions may settle the same events in any order at once without a deadlock.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_engine('main', "outbox.workers = 0\noutbox.poll_interval = '100ms'\ndeadlock_timeout = '200ms'\n");
+
+# a snapshot from before the claim
+sql($node, q{select outbox.subscribe('s', '{e.#}', ordering => 'none')});
+sql($node, q{select count(outbox.publish('e.x')) from generate_series(1, 520) n});
+sql($node, q{call outbox.drain('{s}')});
+for my $level ('repeatable read', 'serializable')
+{
+	my $old = $node->background_psql('postgres');
+	$old->query_safe("begin isolation level $level; select count(*) from pg_class");
+	my $token = sql($node, q{select distinct lease_token from outbox.claim('s', 5)});
+	is($old->query_safe("select outbox.ack_all('$token')"), '5', "$level: a lease that the snapshot does not see is settled");
+	$old->query_safe('commit');
+	is(sql($node, "select outbox.ack_all('$token')"), '0', '  and once only');
+	$old->quit;
+}
+
+# another session each, and a restart in between
+my $token = sql($node, q{select distinct lease_token from outbox.claim('s', 10, '10 min')});
+is(sql($node, "discard all; select outbox.extend('$token', '20 min') > clock_timestamp() + interval '19 min'"), 't', 'extended by another session');
+$node->stop('immediate');
+$node->start;
+is(sql($node, "select outbox.ack('$token', array(select unnest(event_ids[1:4]) from outbox.lease where token = '$token'))"), '4', 'settled after a crash');
+$node->restart;
+is(sql($node, q{select count(*) from outbox.lease_events()}), '6', 'the rest is still held');
+is(sql($node, "select outbox.release_all('$token')"), '6', 'and goes back');
+
+# a storm
+$token = sql($node, q{select distinct lease_token from outbox.claim('s', 500, '10 min')});
+sql($node, "create table storm as select unnest(event_ids) as id from outbox.lease where token = '$token'; create table done (n integer)");
+sql($node, qq{create function settle() returns integer language plpgsql as \$\$
+	declare
+		ids uuid[] := array(select id from storm order by random() limit 60);
+		done integer;
+	begin
+		case (random() * 5)::integer
+			when 0 then perform outbox.fail('$token', ids[1], 'E', retry_after => '0'); done := 0;
+			when 1 then perform outbox.release('$token', ids[1:3]); done := 0;
+			when 2 then perform outbox.extend('$token', '10 min'); done := 0;
+			else done := outbox.ack('$token', ids || ids);
+		end case;
+		perform pg_sleep(random() * 0.02);
+		insert into done values (done);
+		return done;
+	exception when sqlstate 'OB001' or sqlstate '55P03' then return 0;
+	end \$\$});
+my $folder = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$folder/storm", "begin;\nselect settle();\nselect settle();\n\\set r random(0, 3)\n\\if :r\ncommit;\n\\else\nrollback;\n\\endif\n");
+my ($out, $err);
+IPC::Run::run([ 'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '8', '-T', '6', '-f', "$folder/storm", 'postgres' ], '>', \$out, '2>', \$err);
+unlike($err, qr/ERROR|aborted/, 'no call fails in a way that its caller does not know') or diag($err);
+ok(!$node->log_contains('deadlock detected'), 'nothing deadlocks');
+is_sql($node, q{select sum(n) = (select count(*) from outbox.receipt_log) - 14 from done}, 't', 'each completion was told once');
+is_sql($node, q{select count(*) from (select event_id from outbox.receipt_log group by 1 having count(*) > 1) d}, '0', 'and there is one of each');
+is_sql($node, q{select count(*) from outbox.receipt_log r join outbox.delivery_exception x using (subscription_id, event_id)}, '0', 'none is completed and to be tried again');
+
+$node->stop;
+done_testing();
