@@ -11,6 +11,7 @@
 #
 #   TOP       the checkout            WORK   the private folder
 #   RUN_USER  who builds and serves   PGBIN  the private binaries
+#   PORT      of the server
 #
 # Environment, all optional: PG_CONFIG (of the PostgreSQL to use), TMPDIR,
 # OUTBOX_KEEP=1 (leave the folder for a look).
@@ -20,6 +21,7 @@ umask 022
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 WORK=
+PORT=5432
 
 say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 2; }
@@ -56,7 +58,7 @@ as_user() {
         drop=(setpriv --reuid="$RUN_USER" --regid="$(id -g "$RUN_USER")" --init-groups --)
     fi
     "${drop[@]}" env -i LANG=C.UTF-8 HOME="$WORK" TMPDIR="$WORK/tmp" USER="$RUN_USER" LOGNAME="$RUN_USER" \
-        PATH="${PGBIN:+$PGBIN:}/usr/local/bin:/usr/bin:/bin" PGHOST="$WORK/socket" PGUSER=postgres PGDATABASE=postgres \
+        PATH="${PGBIN:+$PGBIN:}/usr/local/bin:/usr/bin:/bin" PGHOST="$WORK/socket" PGPORT="$PORT" PGUSER=postgres PGDATABASE=postgres \
         "$@"
 }
 
