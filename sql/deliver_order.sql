@@ -123,8 +123,8 @@ select pg_reload_conf();
 select deliver_order.publish('f', 'f1', deliver_at => '2020-01-01') is not null as published;
 call outbox.drain('{do retry}');
 select done from deliver_order.done where subscription = 'do retry' and event_key = 'f';
--- the workers have heard of the clock: what is due in an hour is still there
-select deliver_order.publish('g', 'g1', deliver_at => clock_timestamp() + interval '1 hour') is not null as published;
+-- what is delayed does not keep drain() waiting (a day: a worker may not have heard yet that the clock is back)
+select deliver_order.publish('g', 'g1', deliver_at => clock_timestamp() + interval '1 day') is not null as published;
 call outbox.drain('{do retry}');
 select name, status from deliver_order.open where subscription = 'do retry';
 
