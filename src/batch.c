@@ -23,7 +23,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "lib/binaryheap.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -37,6 +36,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "assembly.h"
 #include "batch.h"
 #include "counters.h"
 #include "event_id.h"
@@ -80,22 +80,6 @@ typedef struct Run
 	int			running_count;
 	int			own_level;		/* of settings, see session.h */
 } Run;
-
-static OutboxStatement select_open_gate = {
-	"select gate_id, through from outbox.gate where subscription_id = $1 and lane = $2 and held_by is null"
-	" order by gate_id limit 1",
-	2, {INT4OID, INT4OID}
-};
-
-static OutboxStatement delete_gate = {
-	"delete from outbox.gate where gate_id = $1",
-	1, {INT8OID}
-};
-
-static OutboxStatement delete_parked = {
-	"delete from outbox.parked where gate_id = $1",
-	1, {INT8OID}
-};
 
 /* ---------------------------------------------------------------- reading events */
 
@@ -189,224 +173,6 @@ outbox_batch_read_key(const OutboxSubscription *s, TupleTableSlot *event, Outbox
 	d->tenant_id = isnull ? pstrdup("") : TextDatumGetCString(value);
 	value = slot_getattr(event, EV_EVENT_KEY + 1, &isnull);
 	d->event_key = isnull || !s->ordered ? NULL : TextDatumGetCString(value);
-}
-
-/* ---------------------------------------------------------------- assembly */
-
-/* Behind its key's gate?  Then it is parked rather than run. */
-static bool
-waits_at_gate(Run *run, OutboxDelivery *d)
-{
-	TupleTableSlot *event;
-
-	if (!d->lane->has_gate || !run->batch->subscription->ordered)
-		return false;
-	if (!outbox_batch_read_event(run->reader, &d->event_id, &d->tid, &event))
-		return false;
-	outbox_batch_read_key(run->batch->subscription, event, d);
-	return d->event_key != NULL &&
-		outbox_settle_find_gate(d->lane, d->tenant_id, d->event_key, &d->gate_id);
-}
-
-/* a lane that is being read, and its next entry */
-typedef struct LaneReader
-{
-	OutboxLane *lane;
-	OutboxScan	scan;
-	int			left;			/* entries that may be taken from it */
-	OutboxDelivery next;
-} LaneReader;
-
-/* False when the lane has no more, or gave what it may. */
-static bool
-advance_lane(LaneReader *reader)
-{
-	OutboxDelivery *d = &reader->next;
-	bool		isnull;
-
-	if (reader->left-- == 0 || !outbox_store_next(&reader->scan, true))
-		return false;
-	memset(d, 0, sizeof(*d));
-	d->lane = reader->lane;
-	d->position = DatumGetInt64(slot_getattr(reader->scan.slot, 3, &isnull));
-	d->event_id = *DatumGetUUIDP(slot_getattr(reader->scan.slot, 4, &isnull));
-	d->tid = *(ItemPointer) DatumGetPointer(slot_getattr(reader->scan.slot, 5, &isnull));
-	return true;
-}
-
-static void
-open_lane(LaneReader *reader, OutboxLane *lane, int limit, Oid relid, Oid index)
-{
-	reader->lane = lane;
-	reader->left = limit;
-	outbox_store_begin_scan(&reader->scan, relid, index, GetActiveSnapshot(), 3);
-	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, Int32GetDatum(lane->subscription_id));
-	outbox_store_set_key(&reader->scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
-	outbox_store_set_key(&reader->scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
-	outbox_store_rescan(&reader->scan);
-}
-
-/* The smaller id comes first; a binaryheap has its largest on top. */
-static int
-compare_readers(Datum a, Datum b, void *arg)
-{
-	return outbox_event_id_compare(&((LaneReader *) DatumGetPointer(b))->next.event_id,
-								   &((LaneReader *) DatumGetPointer(a))->next.event_id);
-}
-
-static void
-take_delivery(Run *run, const OutboxDelivery *next)
-{
-	OutboxBatch *batch = run->batch;
-	OutboxDelivery *d = &batch->deliveries[batch->count];
-
-	*d = *next;
-	if (waits_at_gate(run, d))
-		batch->parked[batch->nparked++] = *d;
-	else
-		batch->count++;
-}
-
-/*
- * The next entries of the lanes, each in its own order and all of them in that of event ids, so
- * that their events and receipts lie side by side.  The very first is lanes[0]'s.
- */
-static void
-merge_lanes(Run *run, LaneReader *readers, int n)
-{
-	OutboxBatch *batch = run->batch;
-	binaryheap *heads = binaryheap_allocate(Max(1, n), compare_readers, NULL);
-
-	for (int i = 0; i < n; i++)
-	{
-		if (!advance_lane(&readers[i]))
-			continue;
-		if (i == 0)
-		{
-			take_delivery(run, &readers[i].next);
-			if (!advance_lane(&readers[i]))
-				continue;
-		}
-		binaryheap_add_unordered(heads, PointerGetDatum(&readers[i]));
-	}
-	binaryheap_build(heads);
-	while (!binaryheap_empty(heads) && batch->count + batch->nparked < batch->limit)
-	{
-		LaneReader *reader = (LaneReader *) DatumGetPointer(binaryheap_first(heads));
-
-		take_delivery(run, &reader->next);
-		if (advance_lane(reader))
-			binaryheap_replace_first(heads, PointerGetDatum(reader));
-		else
-			(void) binaryheap_remove_first(heads);
-	}
-	binaryheap_free(heads);
-}
-
-static void
-assemble_from_lanes(Run *run)
-{
-	OutboxBatch *batch = run->batch;
-	Oid			relid = outbox_extension_relid("lane_entry");
-	Oid			index = outbox_store_primary_key(relid);
-	LaneReader *readers = palloc(Max(1, batch->nlanes) * sizeof(LaneReader));
-	int			n = 0;
-
-	batch->parked = palloc(batch->limit * sizeof(OutboxDelivery));
-	/* no more lanes than events, or each would be locked for nothing */
-	for (int i = 0; i < batch->nlanes && n < batch->limit; i++)
-	{
-		if (outbox_lease_lock(batch->lanes[i]))
-			open_lane(&readers[n++], batch->lanes[i], batch->lane_limit, relid, index);
-	}
-	merge_lanes(run, readers, n);
-	for (int i = 0; i < n; i++)
-		outbox_store_end_scan(&readers[i].scan);
-}
-
-/* All that was parked has run: later events of the key need not be parked any more. */
-static void
-remove_gate(int64 gate_id)
-{
-	Datum		arg = Int64GetDatum(gate_id);
-
-	outbox_store_run(&delete_parked, &arg, NULL, 0);
-	outbox_store_run(&delete_gate, &arg, NULL, 0);
-}
-
-static void
-read_parked(Run *run, int64 gate_id, int64 through)
-{
-	OutboxBatch *batch = run->batch;
-	Oid			relid = outbox_extension_relid("parked");
-	OutboxScan	scan;
-	bool		isnull;
-
-	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 2);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(gate_id));
-	outbox_store_set_key(&scan, 1, BTGreaterStrategyNumber, Int64GetDatum(through));
-	outbox_store_rescan(&scan);
-	while (batch->count < batch->limit && outbox_store_next(&scan, true))
-	{
-		OutboxDelivery *d = &batch->deliveries[batch->count++];
-
-		memset(d, 0, sizeof(*d));
-		d->lane = batch->lanes[0];
-		d->gate_id = gate_id;
-		d->position = DatumGetInt64(slot_getattr(scan.slot, 2, &isnull));
-		d->event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 3, &isnull));
-	}
-	outbox_store_end_scan(&scan);
-}
-
-static void
-assemble_from_gate(Run *run)
-{
-	OutboxBatch *batch = run->batch;
-	OutboxLane *lane = batch->lanes[0];
-	Datum		args[2] = {Int32GetDatum(lane->subscription_id), Int32GetDatum(lane->lane)};
-	int64		gate_id;
-	bool		isnull;
-
-	if (!outbox_lease_lock(lane) || outbox_store_run(&select_open_gate, args, NULL, 1) == 0)
-		return;
-	gate_id = DatumGetInt64(outbox_store_value(0, 1, &isnull));
-	read_parked(run, gate_id, DatumGetInt64(outbox_store_value(0, 2, &isnull)));
-	batch->moved = 1;
-	if (batch->count == 0)
-		remove_gate(gate_id);
-	else
-		outbox_settle_move_gate(gate_id, batch->deliveries[batch->count - 1].position);
-}
-
-static void
-assemble_started(Run *run)
-{
-	OutboxBatch *batch = run->batch;
-
-	if (!outbox_lease_lock(batch->lanes[0]))
-		return;
-	outbox_settle_complete(batch->subscription, &batch->deliveries[0]);
-	batch->count = 1;
-}
-
-static void
-assemble(Run *run)
-{
-	OutboxBatch *batch = run->batch;
-
-	switch (batch->source)
-	{
-		case BATCH_FROM_LANES:
-			assemble_from_lanes(run);
-			break;
-		case BATCH_FROM_GATE:
-			assemble_from_gate(run);
-			break;
-		case BATCH_STARTED:
-			assemble_started(run);
-			break;
-	}
 }
 
 /* ---------------------------------------------------------------- receipts */
@@ -898,7 +664,7 @@ run_transaction(Run *run)
 	int64	   *progress = palloc0(Max(1, batch->nlanes) * sizeof(int64));
 
 	begin_run(run);
-	assemble(run);
+	outbox_assembly_read(batch, run->reader);
 	if (batch->count > 0)
 		call_handlers(run);
 	else
