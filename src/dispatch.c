@@ -22,6 +22,7 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -458,9 +459,13 @@ static Turn
 choose(Round *round)
 {
 	OutboxSubscription *all;
-	int			n = outbox_subscription_all(&all);
+	int			n;
 	int			dispatchable = 0;
 	int			first = 0;
+
+	/* after our snapshot was taken: what was published after a pause() is not delivered by a definition from before it */
+	AcceptInvalidationMessages();
+	n = outbox_subscription_all(&all);
 
 	for (int i = 0; i < n; i++)
 	{

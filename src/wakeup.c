@@ -1,15 +1,17 @@
 /*
  * wakeup.c - tell our processes, once a commit is visible, that there is work.
  *
- * A backend keeps flags for its current transaction.  The callback looks at them after the
- * transaction has left the list of running ones, so that whoever wakes up sees
- * its rows.  A rolled-back savepoint leaves its flag: a wake-up too many costs a look.
+ * A backend keeps flags for its current transaction, and looks at them when the transaction has left the list of
+ * running ones, has told others which of their caches are out of date, and has given its locks back: so whoever
+ * wakes up sees its rows, and definitions as they are now.  Transaction callbacks are called before the last two,
+ * those of resource owners after.  A rolled-back savepoint leaves its flag: a wake-up too many costs a look.
  * A prepared transaction commits elsewhere, and is found by the poll.
  */
 #include "outbox.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "utils/resowner.h"
 
 #include "shmem.h"
 #include "waiters.h"
@@ -24,6 +26,7 @@ typedef struct Claimable
 	int			most;
 } Claimable;
 
+static bool committed = false;
 static bool wake_router = false;
 static bool wake_workers = false;
 static bool wake_launcher = false;
@@ -36,7 +39,7 @@ static TimestampTz lease_expires = DT_NOEND;	/* the first */
 static void
 forget_all(void)
 {
-	wake_router = wake_workers = wake_launcher = wake_all_waiters = leased = false;
+	committed = wake_router = wake_workers = wake_launcher = wake_all_waiters = leased = false;
 	nclaimable = 0;
 	lease_expires = DT_NOEND;
 }
@@ -61,6 +64,14 @@ set_latches(void)
 		outbox_waiters_wake(claimable[i].subscription_id, claimable[i].most);
 	if (wake_launcher)
 		outbox_shmem_wake_launcher(true);
+}
+
+/* At once: a sweep that begins now may see the lease. */
+static void
+note_lease(void)
+{
+	OutboxDatabase *database;
+
 	if (leased && (database = outbox_shmem_my_database()) != NULL)
 		outbox_shmem_unsweep(database, lease_expires);
 }
@@ -81,8 +92,8 @@ end_transaction(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			set_latches();
-			forget_all();
+			note_lease();
+			committed = true;
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
@@ -97,13 +108,23 @@ end_transaction(XactEvent event, void *arg)
 }
 
 static void
-install_callback(void)
+after_transaction(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !committed)
+		return;
+	set_latches();
+	forget_all();
+}
+
+static void
+install_callbacks(void)
 {
 	static bool installed = false;
 
 	if (!installed)
 	{
 		RegisterXactCallback(end_transaction, NULL);
+		RegisterResourceReleaseCallback(after_transaction, NULL);
 		installed = true;
 	}
 }
@@ -111,7 +132,7 @@ install_callback(void)
 static void
 request_wakeup(bool *flag)
 {
-	install_callback();
+	install_callbacks();
 	*flag = true;
 }
 
@@ -142,7 +163,7 @@ outbox_wakeup_waiters(int32 subscription_id, int most)
 	if (i == nclaimable)
 		claimable[nclaimable++] = (Claimable) {subscription_id, 0};
 	claimable[i].most += most;
-	install_callback();
+	install_callbacks();
 }
 
 void

@@ -1,7 +1,7 @@
 /*
  * wakeup.h - after the commit, tell the processes that there is work.
  *
- * One transaction callback a backend, installed at the first use; it acts only
+ * Callbacks of the backend's transactions, installed at the first use; they act only
  * once the commit is visible, by setting latches: no NOTIFY, nothing to wait for.
  */
 #ifndef OUTBOX_WAKEUP_H
