@@ -162,6 +162,26 @@ resolve(Wait *wait)
 	end_own_transaction(&session);
 }
 
+/*
+ * There is an expired lease, which a claim takes back unless somebody has it locked: say so, but to this session
+ * no more than once a poll interval, so that it does not claim in vain without a pause.
+ */
+static bool
+may_hope(Wait *wait)
+{
+	static int64 hoped_at = 0;
+	int64		ticks = outbox_settings_ticks();
+	int64		rested_at = hoped_at + (int64) outbox_poll_interval * 1000;
+
+	if (ticks < rested_at && hoped_at != 0)
+	{
+		wait->full_look_at = Min(wait->full_look_at, rested_at);
+		return false;
+	}
+	hoped_at = ticks;
+	return true;
+}
+
 static bool
 look(Wait *wait)
 {
@@ -170,6 +190,7 @@ look(Wait *wait)
 	OutboxSubscription *all;
 	int			n;
 	TimestampTz now = outbox_settings_now();
+	bool		expired = false;
 	bool		ready = false;
 
 	outbox_waiters_begin_look();
@@ -178,12 +199,12 @@ look(Wait *wait)
 	outbox_procedure_refuse_held(&incarnation);
 	n = outbox_subscription_all(&all);
 	for (int i = 0; i < wait->count && !ready; i++)
-		ready = outbox_claimable_look(check_subscription(wait, all, n, wait->names[i]), now, &wait->next_due);
+		ready = outbox_claimable_look(check_subscription(wait, all, n, wait->names[i]), now, &wait->next_due, &expired);
 	end_own_transaction(&session);
 
 	wait->poll_at = outbox_settings_ticks() + (int64) outbox_poll_interval * 1000;
 	wait->full_look_at = outbox_settings_ticks() + Max(FULL_LOOK_US, (int64) outbox_poll_interval * 1000);
-	return ready;
+	return ready || (expired && may_hope(wait));
 }
 
 /* ---------------------------------------------------------------- sleeping */

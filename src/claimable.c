@@ -126,17 +126,22 @@ has_entries(const OutboxClaimView *view, const OutboxClaimLane *lane)
 	return found;
 }
 
-bool
-outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane)
+/* Other than at open gates. */
+static bool
+has_direct_work(const OutboxClaimView *view, OutboxClaimLane *lane)
 {
-	int32		id = view->s->id;
-
 	lane->cursor = lane->reached = outbox_claimable_cursor(view, lane);
 	return has_entries(view, lane) ||
 		(view->any_retry && outbox_exception_has_due(view->s, lane->lane, false, view->now)) ||
 		(view->any_replay && outbox_exception_has_due(view->s, lane->lane, true, view->now)) ||
-		(view->any_ended && outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", id, lane->lane)) ||
-		(view->any_open_gate && outbox_claimable_has_row("gate", "gate_open", id, lane->lane));
+		(view->any_ended && outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", view->s->id, lane->lane));
+}
+
+bool
+outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane)
+{
+	return has_direct_work(view, lane) ||
+		(view->any_open_gate && outbox_claimable_has_row("gate", "gate_open", view->s->id, lane->lane));
 }
 
 bool
@@ -150,6 +155,38 @@ outbox_claimable_is_free(const OutboxClaimView *view, const OutboxClaimLane *lan
 }
 
 /* ---------------------------------------------------------------- what wait() asks */
+
+static bool
+is_parked_beyond(int64 gate_id, int64 through)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, outbox_extension_relid("parked"), outbox_extension_relid("parked_pkey"), SnapshotSelf, 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(gate_id));
+	outbox_store_set_key(&scan, 1, BTGreaterStrategyNumber, Int64GetDatum(through));
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+/* Behind an open gate?  One with nothing left may be there for a while, and is no work. */
+static bool
+has_parked(const OutboxClaimView *view, const OutboxClaimLane *lane)
+{
+	OutboxScan	scan;
+	bool		isnull;
+	bool		found = false;
+
+	outbox_claimable_begin_lane(&scan, view, lane, "gate", "gate_open", 2);
+	outbox_store_rescan(&scan);
+	while (!found && outbox_store_next(&scan, true))
+		found = is_parked_beyond(DatumGetInt64(slot_getattr(scan.slot, 1, &isnull)),
+								 DatumGetInt64(slot_getattr(scan.slot, 7, &isnull)));
+	outbox_store_end_scan(&scan);
+	return found;
+}
 
 /* When the first of the lane's retries is due, if that is before *next_due. */
 static void
@@ -168,17 +205,20 @@ note_due(const OutboxClaimView *view, const OutboxClaimLane *lane, const char *i
 
 /* Is there something in the lane, or when may there be? */
 static bool
-look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *next_due)
+look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *next_due, bool *expired)
 {
 	int64		newest;
 	TimestampTz expires_at;
 
 	if (!outbox_claimable_is_free(view, lane, &newest, &expires_at))
 	{
-		*next_due = Min(*next_due, Max(expires_at, view->now));
+		if (expires_at <= view->now)
+			*expired = true;
+		else
+			*next_due = Min(*next_due, expires_at);
 		return false;
 	}
-	if (outbox_claimable_has_work(view, lane))
+	if (has_direct_work(view, lane) || (view->any_open_gate && has_parked(view, lane)))
 		return true;
 	if (view->any_retry)
 		note_due(view, lane, "delivery_exception_live_due", next_due);
@@ -188,7 +228,8 @@ look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *ne
 }
 
 bool
-outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due)
+outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due,
+					  bool *expired)
 {
 	OutboxClaimView view;
 	OutboxOutage outage;
@@ -204,7 +245,7 @@ outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, T
 	outbox_claimable_view(&view, subscription, now);
 	for (int i = 0; i < view.nlanes; i++)
 	{
-		if (look_at_lane(&view, &view.lanes[i], next_due))
+		if (look_at_lane(&view, &view.lanes[i], next_due, expired))
 			return true;
 	}
 	return false;

@@ -56,8 +56,10 @@ extern bool outbox_claimable_has_row(const char *relname, const char *index, int
 
 /*
  * Would claim() find something in the subscription?  If not, *next_due becomes the time, if any before it, at
- * which it may without anybody's doing.
+ * which it may without anybody's doing; *expired becomes true when a lease has expired, which a claim takes back if
+ * nobody has it locked.
  */
-extern bool outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due);
+extern bool outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due,
+								  bool *expired);
 
 #endif							/* OUTBOX_CLAIMABLE_H */

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = new_engine('main', "max_prepared_transactions = 4\nautovacuum = off\n");
+my $node = new_engine('main', "max_prepared_transactions = 4\nautovacuum = off\noutbox.poll_interval = '8s'\n");
 sql($node, q{select outbox.subscribe(name, array[name], lanes => 2) from unnest(array['one', 'two', 'three']) name});
 
 # A session that runs the statement, and what it says; `{until}` of it is in seconds from now.
@@ -77,27 +77,23 @@ subtest 'nothing is held' => sub {
 };
 
 subtest 'what wakes it' => sub {
-	wakes('a commit', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 2);
+	wakes('a commit', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 4);
 	take_all();
-	wakes('a commit, for the second of two', 'one,two', sub { sql($node, q{select outbox.publish('two')}) }, 2);
-	take_all();
-	wakes('a prepared transaction', 'one', sub { sql($node, q{begin; select outbox.publish('one'); prepare transaction 'p'}); sql($node, q{commit prepared 'p'}) }, 5);
+	wakes('a commit, for the second of two', 'one,two', sub { sql($node, q{select outbox.publish('two')}) }, 4);
 	take_all();
 	wakes('a delayed event', 'one', sub { sql($node, q{select outbox.publish('one', deliver_at => clock_timestamp() + interval '1 s')}) }, 5);
 	take_all();
 	sql($node, q{select outbox.pause('one'); select outbox.publish('one'); call outbox.drain()});
-	wakes('resume()', 'one', sub { sql($node, q{select outbox.resume('one')}) }, 2);
+	wakes('resume()', 'one', sub { sql($node, q{select outbox.resume('one')}) }, 4);
 	take_all();
 	my $exception = q{insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts, next_attempt_at, failed_at)
 		select subscription_id, gen_random_uuid(), 0, 1, '%s', 1, %s, now() from outbox.subscription where subscription = 'one' returning event_id};
 	my $id = sql($node, sprintf($exception, 'REVIEW_REQUIRED', 'null'));
-	wakes('retry()', 'one', sub { sql($node, qq{select outbox.retry('one', '$id')}) }, 2);
+	wakes('retry()', 'one', sub { sql($node, qq{select outbox.retry('one', '$id')}) }, 4);
 	sql($node, 'delete from outbox.delivery_exception');
 	sql($node, sprintf($exception, 'RETRY', q{clock_timestamp() + interval '2 s'}));
 	wakes('a retry that falls due', 'one', sub { }, 6);
 	sql($node, 'delete from outbox.delivery_exception');
-	wakes('a change of the definition, that gives it lanes anew', 'one', sub { sql($node, q{select outbox.alter_subscription('one', lanes => 3); select outbox.publish('one')}) }, 5);
-	take_all();
 };
 
 subtest 'what does not' => sub {
@@ -121,12 +117,22 @@ subtest 'many wait' => sub {
 	$_->quit for @s;
 	take_all();
 
-	# the one who is chosen goes away, and its turn goes to the next
-	@s = map { start(q{call outbox.wait('{one}', '60 s')}) } 1 .. 2;
+};
+
+$node->append_conf('postgresql.conf', "outbox.poll_interval = '500ms'\n");
+$node->reload;
+comes_true($node, 5, q{select current_setting('outbox.poll_interval') = '500ms'}, 'from here on with polls');
+
+subtest 'what is found by a poll' => sub {
+	my @s = map { start(q{call outbox.wait('{one}', '60 s')}) } 1 .. 2;
 	sleeping(2, 'two wait');
 	sql($node, q{select outbox.publish('one')});
-	like(ended($_, 4) // 'still waits', qr/^t$/m, 'one event: the second one sees it at the poll, for nobody has claimed it') for @s;
+	like(ended($_, 4) // 'still waits', qr/^t$/m, 'one event for two: the second one sees it too, for nobody has claimed it') for @s;
 	$_->quit for @s;
+	take_all();
+	wakes('a prepared transaction', 'one', sub { sql($node, q{begin; select outbox.publish('one'); prepare transaction 'p'}); sql($node, q{commit prepared 'p'}) }, 5);
+	take_all();
+	wakes('a change of the definition, that gives it lanes anew', 'one', sub { sql($node, q{select outbox.alter_subscription('one', lanes => 3); select outbox.publish('one')}) }, 5);
 	take_all();
 };
 
@@ -144,7 +150,7 @@ subtest 'it ends when it must' => sub {
 	$s->{run}->finish;
 
 	# the slots of those who went are free: who comes next is woken
-	wakes('after all that', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 2);
+	wakes('after all that', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 4);
 	take_all();
 
 	$s = start(q{call outbox.wait('{three}', '60 s')});

@@ -1,0 +1,157 @@
+# When outbox.wait() says that there is something to claim, a claim gets it; when it says no, a claim gets nothing. And
+# what others do with their leases wakes it.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = new_engine('main', "outbox.workers = 1\nautovacuum = off\n");
+
+# wait(0) against a claim that is rolled back
+sub agrees
+{
+	my ($subscription, $expected, $state) = @_;
+	my $ready = sql($node, "call outbox.wait('{$subscription}', '0')");
+	my $claimed = sql($node, "begin; select count(*) > 0 from outbox.claim('$subscription', 1); rollback");
+	is("$ready, $claimed", "$expected, $expected", "$subscription: $state");
+}
+
+sub claim
+{
+	my ($subscription, $events, $duration) = @_;
+	return sql($node, "select lease_token from outbox.claim('$subscription', $events, '$duration') limit 1");
+}
+
+sub publish
+{
+	my ($type, @keys) = @_;
+	sql($node, 'select ' . join(', ', map { "outbox.publish('$type', event_key => '$_')" } @keys));
+	drain($node, 10, 'routed') or die;
+}
+
+# A session that waits, and what it says.
+sub start
+{
+	my ($subscription) = @_;
+	my $s = $node->background_psql('postgres', on_error_stop => 0);
+	$s->{stdin} .= "call outbox.wait('{$subscription}', '60 s');\n\\echo done\n";
+	$s->{run}->pump_nb;
+	comes_true($node, 10, q{select count(*) = 1 from pg_stat_activity where query like 'call outbox.wait%' and wait_event_type = 'Extension'}, 'waits');
+	return $s;
+}
+
+# It wakes within so many seconds, and not before.
+sub wakes
+{
+	my ($s, $what, $least, $limit) = @_;
+	my $begin = time;
+	my $took = within($limit, sub { $s->{run}->pump_nb; return $s->{stdout} =~ /done\n/ });
+	ok(defined $took && $s->{stdout} =~ /^t$/m && $took >= $least, sprintf('%s: wakes after %.3f s', $what, $took // -1));
+	$s->quit;
+}
+
+for my $ordering ('key', 'none')
+{
+	my $name = "by_$ordering";
+	sql($node, "select outbox.subscribe('$name', array['$name'], ordering => '$ordering', lanes => 1, max_attempts => 2, lease_duration => '1 hour')");
+	agrees($name, 'f', 'empty');
+	publish($name, 'a', 'b', 'c');
+	agrees($name, 't', 'three events');
+	my $token = claim($name, 1, '1 hour');
+	agrees($name, $ordering eq 'key' ? 'f' : 't', 'one is leased, in the only lane');
+	my $s;
+	if ($ordering eq 'key')
+	{
+		$s = start($name);
+		sql($node, "select outbox.ack_all('$token')");
+		wakes($s, 'ack_all()', 0, 2);
+	}
+	else
+	{
+		sql($node, "select outbox.ack_all('$token')");
+	}
+	agrees($name, 't', 'two are left');
+
+	$token = claim($name, 10, '1 hour');
+	agrees($name, 'f', 'all are leased');
+	$s = start($name);
+	sql($node, "select outbox.release_all('$token')");
+	wakes($s, 'release_all()', 0, 2);
+	agrees($name, 't', 'released');
+
+	$token = claim($name, 10, '1 hour');
+	$s = start($name);
+	sql($node, "select outbox.release('$token', array(select event_id from outbox.delivery where subscription = '$name' and status = 'IN_PROGRESS'), '2 s')");
+	agrees($name, 'f', 'released for later');
+	wakes($s, 'release() with a delay', 0.5, 6);
+	agrees($name, 't', 'the delay is over');
+
+	# the router or a claim takes it back
+	$token = claim($name, 10, '1500 milliseconds');
+	$s = start($name);
+	wakes($s, 'a lease that expires', 0.5, 6);
+	comes_true($node, 5, q{select not exists (select from outbox.delivery where status = 'IN_PROGRESS')}, 'the router takes it back');
+	agrees($name, 't', 'expired');
+	$token = claim($name, 10, '1 hour');
+	sql($node, "select outbox.fail('$token', event_id, permanent => true) from outbox.delivery where subscription = '$name' and status = 'IN_PROGRESS'");
+	$token = claim($name, 10, '1 hour');
+	sql($node, "select outbox.ack_all('$token')");
+	agrees($name, 'f', 'one is in review, nothing else is left');
+	$s = start($name);
+	sql($node, "select outbox.retry('$name', event_id) from outbox.review_required where subscription = '$name'");
+	wakes($s, 'retry()', 0, 2);
+	agrees($name, 't', 'retried');
+	$token = claim($name, 10, '1 hour');
+	sql($node, "select outbox.ack_all('$token')");
+	agrees($name, 'f', 'all is done');
+}
+
+subtest 'behind a key' => sub {
+	sql($node, q{select outbox.subscribe('gate', '{gate}', lanes => 1)});
+	publish('gate', 'k', 'k', 'k');
+	my $token = claim('gate', 1, '1 hour');
+	sql($node, "select outbox.fail('$token', event_id, permanent => true) from outbox.delivery where subscription = 'gate' and status = 'IN_PROGRESS'");
+	my $rows = sql($node, q{select count(*) from outbox.claim('gate', 10)});
+	is($rows, '0', 'the others wait behind it');
+	agrees('gate', 'f', 'blocked by a review');
+	my $s = start('gate');
+	sql($node, q{select outbox.discard('gate', event_id, 'test') from outbox.review_required where subscription = 'gate'});
+	wakes($s, 'discard()', 0, 2);
+	agrees('gate', 't', 'the key is open');
+	$token = claim('gate', 10, '1 hour');
+	sql($node, "select outbox.ack_all('$token')");
+	agrees('gate', 'f', 'done');
+};
+
+subtest 'an expired lease that cannot be had just now' => sub {
+	sql($node, q{select outbox.subscribe('busy', '{busy}', lanes => 1)});
+	publish('busy', 'k');
+	my $token = claim('busy', 1, '1 second');
+	my $holder = $node->background_psql('postgres', on_error_stop => 0);
+	$holder->query_safe("begin; select outbox.ack_all('$token')");
+	usleep(1_200_000);
+	my $s = $node->background_psql('postgres', on_error_stop => 0);
+	my $pid = $s->query_safe('select pg_backend_pid()');
+	my $cpu = sub { my @stat = split / /, slurp_file("/proc/$pid/stat"); return $stat[13] + $stat[14] };
+	is($s->query_safe("call outbox.wait('{busy}', '3 s')"), 't', 'a claim may take it back');
+	is($s->query_safe("select count(*) from outbox.claim('busy')"), '0', 'but does not');
+	my $before = $cpu->();
+	$s->{stdin} .= "call outbox.wait('{busy}', '3 s');\n\\echo done\n";
+	my $begin = time;
+	my $took = within(8, sub { $s->{run}->pump_nb; return $s->{stdout} =~ /done\n/ });
+	ok(defined $took, 'it returns again');
+	cmp_ok($took // 0, '>=', 0.5, 'but not at once, so that a client which waits and claims does not spin');
+	cmp_ok($cpu->() - $before, '<', 50, 'nor does the server');
+	$s->quit;
+	$holder->query_safe('commit');
+	$holder->quit;
+	agrees('busy', 'f', 'it is done');
+};
+
+is(join("\n", complaints($node)), '', 'without a complaint');
+done_testing();
