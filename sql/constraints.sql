@@ -102,6 +102,8 @@ insert into outbox.event_type_definition (event_type, payload_version, importanc
 insert into outbox.dedup select '', 'ct.x', 'd', event, gen_random_uuid(), now() from id;
 insert into outbox.exception_count select -7, s, 'RETRY', '', 0 from id;
 select outbox.consume_once('ct', 'm');
+insert into outbox.role_grant values ('ct role', 'worker', 'ct s', now(), 'x');
+insert into outbox.granted_role values (4294967295, 'ct role');
 insert into outbox.tick values (2147483647, 1, 0, '1:1:', '1:1:', null, 0, now());
 update outbox.lane set token = gen_random_uuid(), holder = 1, expires_at = now() from id where subscription_id = s and lane = 0;
 do $$
@@ -182,7 +184,13 @@ insert into trial (breaks, statement) values
     ('event_type_definition_pkey', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''')),
     ('event_type_definition_importance_check', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''', '{"payload_version": "2", "importance": "urgent"}')),
     ('event_type_definition_max_payload_bytes_check', pg_temp.again('outbox.event_type_definition', 'event_type = ''ct.x''', '{"payload_version": "2", "max_payload_bytes": 0}')),
-    ('operator_entry_pkey', pg_temp.again('outbox.operator_entry', 'subscription = ''ct s'''));
+    ('operator_entry_pkey', pg_temp.again('outbox.operator_entry', 'subscription = ''ct s''')),
+    ('role_grant_pkey', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''')),
+    ('role_grant_kind_check', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''', '{"kind": "reader"}')),
+    ('role_grant_check', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''', '{"kind": "monitor"}')),
+    ('role_grant_check', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''', '{"scope": ""}')),
+    ('granted_role_pkey', pg_temp.again('outbox.granted_role', 'role_name = ''ct role''', '{"role_name": "ct other"}')),
+    ('granted_role_role_name_key', pg_temp.again('outbox.granted_role', 'role_name = ''ct role''', '{"role_id": 4294967294}'));
 
 -- Violations of foreign keys are found at once, not at the commit.
 set constraints all immediate;

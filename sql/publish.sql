@@ -214,7 +214,7 @@ select outbox.envelope(e) ->> 'eventId' = :'id' as id,
 from outbox.event e where event_id = :'id';
 
 --
--- Rights: none on the tables are needed to publish; PUBLIC has none on the functions.
+-- Rights: none on the tables are needed to publish; PUBLIC has none on the functions. (rights.sql has the rest)
 --
 create role outbox_test_publisher;
 grant usage on schema outbox to outbox_test_publisher;
@@ -223,11 +223,14 @@ select outbox.publish('rights.test');
 reset role;
 grant execute on function outbox.publish to outbox_test_publisher;
 set role outbox_test_publisher;
+select outbox.publish('rights.test');
+reset role;
+select outbox.grant_publisher('outbox_test_publisher', '{rights.*}');
+set role outbox_test_publisher;
 select outbox.publish('rights.test', dedup_key => 'k') is not null as published;
 select count(*) from outbox.event;
 reset role;
-revoke all on function outbox.publish from outbox_test_publisher;
-revoke usage on schema outbox from outbox_test_publisher;
+select outbox.revoke_publisher('outbox_test_publisher', '{rights.*}');
 drop role outbox_test_publisher;
 
 drop view published;

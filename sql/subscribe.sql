@@ -8,9 +8,8 @@ set role outbox_test_super;
 create role outbox_test_handler;
 create role outbox_test_subscriber in role outbox_test_handler;
 create role outbox_test_stranger;
-grant usage on schema outbox to outbox_test_subscriber, outbox_test_stranger;
-grant execute on function outbox.subscribe, outbox.alter_subscription, outbox.unsubscribe, outbox.matching_subscriptions
-    to outbox_test_subscriber, outbox_test_stranger;
+select outbox.grant_operator('outbox_test_subscriber'), outbox.grant_operator('outbox_test_stranger');
+revoke execute on function outbox.pause from outbox_test_subscriber;
 create schema subscribe_test;
 grant usage on schema subscribe_test to outbox_test_handler, outbox_test_subscriber;
 create function subscribe_test.single(outbox.event) returns void language sql as '';
@@ -294,8 +293,6 @@ where subscription like 'st %' and subscription not in ('st try', 'st single') o
 select outbox.unsubscribe(subscription, force => true) from outbox.subscription where subscription like 'st %' order by subscription;
 set client_min_messages = warning;
 drop schema subscribe_test cascade;
-revoke all on schema outbox from outbox_test_subscriber, outbox_test_stranger;
-revoke all on function outbox.subscribe, outbox.alter_subscription, outbox.unsubscribe, outbox.matching_subscriptions
-    from outbox_test_subscriber, outbox_test_stranger;
+select outbox.revoke_operator('outbox_test_subscriber'), outbox.revoke_operator('outbox_test_stranger');
 reset role;
 drop role outbox_test_subscriber, outbox_test_handler, outbox_test_stranger, outbox_test_super;

@@ -26,6 +26,7 @@
 #include "extension.h"
 #include "operator.h"
 #include "pattern.h"
+#include "rights.h"
 #include "session.h"
 #include "settings.h"
 #include "store.h"
@@ -185,6 +186,8 @@ static OutboxStatement deletions[] = {
 	{"delete from outbox.lane_cursor where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.exception_count where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.lane_lease where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.role_grant g using outbox.subscription s"
+	" where s.subscription_id = $1 and g.kind = 'worker' and g.scope = s.subscription", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };
 
@@ -343,6 +346,7 @@ outbox_subscribe(PG_FUNCTION_ARGS)
 	OutboxSession session;
 	bool		made = false;
 
+	outbox_rights_require_operator(caller);
 	get_new_definition(fcinfo, &definition, caller);
 	outbox_definition_check(&definition, caller, true, true);
 
@@ -536,6 +540,7 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 	OutboxSession session;
 	bool		changed;
 
+	outbox_rights_require_operator(caller);
 	SPI_connect();
 	outbox_session_enter(&session);
 	if (!read_subscription(&lock_subscription, name, &existing))
@@ -585,6 +590,7 @@ outbox_unsubscribe(PG_FUNCTION_ARGS)
 	OutboxSession session;
 	bool		found;
 
+	outbox_rights_require_operator(caller);
 	SPI_connect();
 	outbox_session_enter(&session);
 	found = read_subscription(&lock_subscription, name, &existing);
@@ -599,6 +605,7 @@ outbox_unsubscribe(PG_FUNCTION_ARGS)
 		for (int i = 0; i < lengthof(deletions); i++)
 			(void) outbox_store_run(&deletions[i], &id, NULL, 0);
 		outbox_operator_record(caller, "unsubscribe", name, NULL, force ? "force" : NULL);
+		outbox_rights_changed();
 		announce_change();
 	}
 	outbox_session_leave(&session);
@@ -617,6 +624,7 @@ set_paused(FunctionCallInfo fcinfo, bool paused)
 	OutboxSession session;
 	bool		changed;
 
+	outbox_rights_require_operator(caller);
 	SPI_connect();
 	outbox_session_enter(&session);
 	if (!read_subscription(&lock_subscription, name, &existing))
@@ -678,6 +686,7 @@ outbox_matching_subscriptions(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	OutboxSession session;
 
+	outbox_rights_require_operator(GetUserId());
 	if (reason != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

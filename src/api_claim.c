@@ -28,6 +28,7 @@
 #include "pattern.h"
 #include "rights.h"
 #include "settings.h"
+#include "tenant.h"
 
 #define MESSAGE_MAX		1024	/* bytes of an error message that are kept */
 #define DELAY_MAX		(INT64CONST(30) * USECS_PER_DAY)
@@ -382,7 +383,7 @@ list_events(const OutboxClaimLease *lease, void *argument)
 		};
 		bool		nulls[10] = {false, false, false, false, false, false, false, false, lease->worker == (Datum) 0, false};
 
-		if (event->state == CLAIM_HELD)
+		if (event->state == CLAIM_HELD && outbox_tenant_event_is_visible(&event->event_id))
 			tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return true;

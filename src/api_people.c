@@ -26,8 +26,10 @@
 #include "utils/uuid.h"
 
 #include "extension.h"
+#include "grants.h"
 #include "operator.h"
 #include "procedure.h"
+#include "rights.h"
 #include "routing.h"
 #include "segment.h"
 #include "session.h"
@@ -43,7 +45,6 @@ PG_FUNCTION_INFO_V1(outbox_drain);
 PG_FUNCTION_INFO_V1(outbox_activate);
 PG_FUNCTION_INFO_V1(outbox_clock);
 PG_FUNCTION_INFO_V1(outbox_is_held);
-PG_FUNCTION_INFO_V1(outbox_tenant_of);
 
 /* what one call of drain() waits for; survives the transactions in between */
 typedef struct Drain
@@ -163,6 +164,7 @@ change_delivery(FunctionCallInfo fcinfo, OutboxStatement *update, const char *ac
 	OutboxSession session;
 	bool		changed;
 
+	outbox_rights_require_operator(caller);
 	SPI_connect();
 	outbox_session_enter(&session);
 	values[0] = Int32GetDatum(outbox_operator_find_subscription(subscription));
@@ -346,6 +348,7 @@ outbox_drain(PG_FUNCTION_ARGS)
 	Drain		drain;
 	long		step = 1;
 
+	outbox_rights_require_operator(GetUserId());
 	outbox_procedure_require_autocommit(fcinfo, "outbox.drain()");
 	begin_drain(fcinfo, &drain);
 	for (;;)
@@ -372,8 +375,10 @@ outbox_activate(PG_FUNCTION_ARGS)
 	OutboxSession session;
 	bool		changed;
 
+	outbox_rights_require_operator(caller);
 	SPI_connect();
 	outbox_session_enter(&session);
+	outbox_grants_refresh(true);
 	changed = outbox_routing_activate();
 	if (changed)
 	{
@@ -401,32 +406,4 @@ outbox_is_held(PG_FUNCTION_ARGS)
 
 	outbox_extension_incarnation(&incarnation);
 	PG_RETURN_BOOL(incarnation.held);
-}
-
-/*
- * The tenant of an event, or null; also null when the event is gone.  In SQL it would be
- * a probe of every segment, since the planner cannot know that the ids are ranges.
- */
-Datum
-outbox_tenant_of(PG_FUNCTION_ARGS)
-{
-	pg_uuid_t  *id = PG_GETARG_UUID_P(0);
-	OutboxSegment segment;
-	OutboxScan	scan;
-	Datum		tenant = 0;
-	bool		isnull = true;
-
-	if (!outbox_segment_find(id, false, &segment))
-		PG_RETURN_NULL();
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-		tenant = slot_getattr(scan.slot, EV_TENANT_ID + 1, &isnull);
-	if (!isnull)
-		tenant = PointerGetDatum(PG_DETOAST_DATUM_COPY(tenant));
-	outbox_store_end_scan(&scan);
-	if (isnull)
-		PG_RETURN_NULL();
-	PG_RETURN_DATUM(tenant);
 }

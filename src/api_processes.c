@@ -13,6 +13,7 @@
 
 #include "settings.h"
 #include "shmem.h"
+#include "tenant.h"
 #include "wakeup.h"
 
 #define LIST_COLUMNS 12
@@ -134,7 +135,8 @@ put_entry(ReturnSetInfo *result, const ListEntry *entry, int wanted, int running
 	static const pg_uuid_t no_event = {{0}};
 	bool		worker = (entry->kind == PROCESS_WORKER);
 	bool		working = (entry->subscription_id != 0);
-	bool		event = working && memcmp(&entry->event_id, &no_event, sizeof(pg_uuid_t)) != 0;
+	bool		event = working && memcmp(&entry->event_id, &no_event, sizeof(pg_uuid_t)) != 0 &&
+	outbox_tenant_event_is_visible(&entry->event_id);
 	Datum		values[LIST_COLUMNS] = {
 		CStringGetTextDatum(worker ? "worker" : "router"),
 		Int32GetDatum(entry->number),

@@ -13,6 +13,7 @@
 #include "utils/numeric.h"
 #include "utils/tuplestore.h"
 
+#include "admission.h"
 #include "event_log.h"
 #include "guard.h"
 
@@ -70,7 +71,7 @@ outbox_publish(PG_FUNCTION_ARGS)
 		draft.values[arguments[i]] = PG_GETARG_DATUM(i);
 		draft.nulls[arguments[i]] = PG_ARGISNULL(i);
 	}
-	outbox_guard_check(&draft);
+	outbox_admission_check(GetUserId(), &draft);
 	(void) outbox_event_log_append(&draft, id);
 	PG_RETURN_UUID_P(id);
 }
@@ -255,6 +256,6 @@ check_batch(Batch *batch)
 	{
 		CHECK_FOR_INTERRUPTS();
 		batch->current = i + 1;
-		outbox_guard_check(&batch->drafts[i]);
+		outbox_admission_check(GetUserId(), &batch->drafts[i]);
 	}
 }

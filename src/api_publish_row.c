@@ -1,8 +1,8 @@
 /*
  * api_publish_row.c - outbox.publish_row(), a trigger function: each change of a row is an event.
  *
- * The event is written as publish() writes it, in the transaction and with the rights of whoever
- * changes the row.
+ * The event is written as publish() writes it, in the transaction of whoever changes the row. The right that counts
+ * is that of the table's owner: what happens when a row changes is part of the table, as a foreign key is.
  */
 #include "outbox.h"
 
@@ -10,6 +10,7 @@
 #include "fmgr.h"
 #include "utils/rel.h"
 
+#include "admission.h"
 #include "event_log.h"
 #include "guard.h"
 #include "row_event.h"
@@ -49,7 +50,7 @@ publish(TriggerData * trigger, OutboxDraft *draft)
 	pg_uuid_t	id;
 
 	error_context_stack = &context;
-	outbox_guard_check(draft);
+	outbox_admission_check(trigger->tg_relation->rd_rel->relowner, draft);
 	(void) outbox_event_log_append(draft, &id);
 	error_context_stack = context.previous;
 }

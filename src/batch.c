@@ -308,6 +308,8 @@ prepare_next_chunk(Run *run, int start)
 static void
 withdraw_receipts(Run *run, int from)
 {
+	/* they may be of this very command */
+	CommandCounterIncrement();
 	for (int i = from - run->chunk_start; i < run->chunk_count; i++)
 	{
 		if (run->slots[i] != NULL)
@@ -347,6 +349,19 @@ announce_delivery(Run *run, OutboxDelivery *d)
 	pg_atomic_write_u32(&run->batch->self->lane, d->lane->lane);
 }
 
+/* Where a setting tells the tenant, each call is made for one: the event's, or none's. */
+static const char *
+read_tenant(TupleTableSlot *event)
+{
+	bool		isnull;
+	Datum		tenant;
+
+	if (!outbox_settings_has_tenants())
+		return NULL;
+	tenant = slot_getattr(event, EV_TENANT_ID + 1, &isnull);
+	return isnull ? "" : TextDatumGetCString(tenant);
+}
+
 static void
 call_one(Run *run, int index)
 {
@@ -367,6 +382,7 @@ call_one(Run *run, int index)
 	run->running_count = 1;
 	announce_delivery(run, &batch->deliveries[index]);
 	outbox_handler_set_context(event);
+	outbox_handler_set_tenant(read_tenant(event));
 	argument = outbox_handler_event(event);
 	run->bytes += VARSIZE(DatumGetPointer(argument));
 	outbox_handler_call(batch->handler, argument, limit, kind);
@@ -410,11 +426,22 @@ call_each(Run *run)
 	}
 }
 
-/* The events of the next call, from run->ran on: as many as there are, and as fit.  In the call's memory context. */
+/* Is the event of another tenant than those before it? */
+static bool
+changes_tenant(TupleTableSlot *event, const char *tenant)
+{
+	return tenant != NULL && strcmp(read_tenant(event), tenant) != 0;
+}
+
+/*
+ * The events of the next call, from run->ran on: as many as there are, as fit, and as are of one tenant where a setting tells it.
+ * In the call's memory context.
+ */
 static int
 collect_events(Run *run, Datum *events, TupleTableSlot **last)
 {
 	OutboxBatch *batch = run->batch;
+	const char *tenant = NULL;
 	int			start = run->ran;
 	int			n = 0;
 
@@ -425,10 +452,15 @@ collect_events(Run *run, Datum *events, TupleTableSlot **last)
 
 		if (run->ran == run->chunk_start + run->chunk_count)
 			prepare_next_chunk(run, run->ran);
-		slot = run->slots[run->ran++ - run->chunk_start];
+		slot = run->slots[run->ran - run->chunk_start];
+		if (slot != NULL && n > 0 && changes_tenant(slot, tenant))
+			break;
+		run->ran++;
 		if (slot == NULL)
 			continue;
 		*last = slot;
+		if (n == 0)
+			tenant = read_tenant(slot);
 		events[n] = outbox_handler_event(slot);
 		run->bytes += VARSIZE(DatumGetPointer(events[n++]));
 	}
@@ -461,6 +493,7 @@ call_some(Run *run)
 		run->running_count = run->ran - start;
 		announce_delivery(run, &batch->deliveries[start]);
 		outbox_handler_set_context(n == 1 ? last : NULL);
+		outbox_handler_set_tenant(read_tenant(last));
 		outbox_handler_call(batch->handler, outbox_handler_event_array(events, n), limit, kind);
 		for (int i = start; i < run->ran; i++)
 			run->processing_us[i] = (int32) Min((elapsed_us(run) - before) / n, PG_INT32_MAX);

@@ -368,6 +368,24 @@ outbox_handler_set_context(TupleTableSlot *row)
 	outbox_settings_handler_context = (row != NULL) ? event_context : NULL;
 }
 
+/* ---------------------------------------------------------------- its tenant */
+
+static const char *call_tenant = NULL;
+
+void
+outbox_handler_set_tenant(const char *tenant)
+{
+	call_tenant = tenant;
+}
+
+/* For the rest of the GUC nest level, whatever the worker's own session says. */
+static void
+become_tenant(void)
+{
+	if (call_tenant != NULL)
+		(void) set_config_option(outbox_tenant_setting, call_tenant, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
 /* ---------------------------------------------------------------- the call */
 
 void
@@ -376,6 +394,7 @@ outbox_handler_call(OutboxHandler *handler, Datum argument, int64 limit, OutboxI
 	LOCAL_FCINFO(fcinfo, 1);
 	int			level = NewGUCNestLevel();
 
+	become_tenant();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	InitFunctionCallInfoData(*fcinfo, &handler->finfo, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = argument;

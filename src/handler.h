@@ -81,6 +81,9 @@ extern Datum outbox_handler_event_array(Datum *events, int count);
 /* the event's context, for publish() and current_setting() in the handler */
 extern void outbox_handler_set_context(TupleTableSlot *row);
 
+/* the tenant that the next calls are made for: "" for none; NULL: no setting tells it.  Must stay until they are over */
+extern void outbox_handler_set_tenant(const char *tenant);
+
 /*
  * Call the function within `limit` microseconds (0: no limit), at the end of which it is cancelled;
  * kind says whose limit it is.  Fires what it deferred.  Raises its errors.

@@ -25,6 +25,7 @@
 #include "event_id.h"
 #include "exception_count.h"
 #include "extension.h"
+#include "grants.h"
 #include "maintenance.h"
 #include "pattern.h"
 #include "routing.h"
@@ -508,6 +509,7 @@ take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
 	if (step == 1)
 	{
 		seal_segments(incarnation);
+		outbox_grants_refresh(false);
 		return false;
 	}
 	if (step - FIRST_TRIM < n)

@@ -181,6 +181,17 @@ revoke_default_privileges(Oid relid, const char *relname)
 	CommandCounterIncrement();
 }
 
+/* Nobody but the owner sees a row here, whatever is granted: the views know whose rows are whose. */
+static void
+close_by_row_security(Oid relid)
+{
+	AlterTableCmd *command = makeNode(AlterTableCmd);
+
+	command->subtype = AT_EnableRowSecurity;
+	AlterTableInternal(relid, list_make1(command), false);
+	CommandCounterIncrement();
+}
+
 /* ---------------------------------------------------------------- tables */
 
 /* What CREATE TABLE does, for a child of the parent with one check constraint. */
@@ -228,6 +239,7 @@ follow_recipe(const TableRecipe *recipe, const char *name, const pg_uuid_t *from
 				   list_make1(make_index_column(recipe->second_index)), false);
 	depend_on_parent(relid, recipe->parent);
 	revoke_default_privileges(relid, relname);
+	close_by_row_security(relid);
 }
 
 /*

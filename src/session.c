@@ -91,14 +91,13 @@ static char *default_plan_settings[lengthof(plan_settings)];
 static char *default_search_path = NULL;
 
 static void pin(const char *name, const char *value);
-static Oid	find_owner(void);
 static void put_aside(const char *name, const char *value);
 static void put_aside_plan_settings(void);
 
 void
 outbox_session_enter(OutboxSession *session)
 {
-	Oid			owner = find_owner();
+	Oid			owner = outbox_session_owner();
 
 	session->guc_level = NewGUCNestLevel();
 
@@ -209,9 +208,8 @@ pin(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* The owner of our tables. */
-static Oid
-find_owner(void)
+Oid
+outbox_session_owner(void)
 {
 	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, true);
 	Oid			relid = OidIsValid(schema) ? get_relname_relid("event_log", schema) : InvalidOid;

@@ -23,6 +23,9 @@ typedef struct OutboxSession
 extern void outbox_session_enter(OutboxSession *session);
 extern void outbox_session_leave(OutboxSession *session);
 
+/* the owner of our tables; 42704 when the extension is not installed */
+extern Oid	outbox_session_owner(void);
+
 /*
  * For our processes, once after connecting: pin search_path, isolation,
  * timeouts, synchronous_commit (the router's may be off: a tick lost in a crash is made

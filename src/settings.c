@@ -30,6 +30,7 @@ int			outbox_dedup_window = 7 * MINS_PER_HOUR * HOURS_PER_DAY;
 int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
 bool		outbox_require_event_type = false;
 int			outbox_sensitive_data = SENSITIVE_REJECT;
+char	   *outbox_tenant_setting = NULL;
 int			outbox_test_clock_offset = 0;
 int			outbox_test_start_timeout = 60000;
 
@@ -127,6 +128,59 @@ define_context_settings(void)
 	DEFINE_CONTEXT(source, CTX_SOURCE, "Application that publishes the events.");
 }
 
+/* ---------------------------------------------------------------- tenants */
+
+/* A name of two words or more, as an application may choose one; of ours only the tenant's own. */
+static bool
+check_tenant_setting(char **newval, void **extra, GucSource source)
+{
+	const char *name = *newval;
+	bool		begins = true;
+	bool		custom = false;
+
+	if (name[0] == '\0' || strcmp(name, "outbox.tenant_id") == 0)
+		return true;
+	for (const char *c = name; *c != '\0'; c++)
+	{
+		bool		letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_';
+
+		if (*c == '.' && !begins)
+			begins = custom = true;
+		else if (letter || (!begins && ((*c >= '0' && *c <= '9') || *c == '$')))
+			begins = false;
+		else
+			return false;
+	}
+	return custom && !begins && pg_strncasecmp(name, "outbox.", strlen("outbox.")) != 0;
+}
+
+bool
+outbox_settings_has_tenants(void)
+{
+	return outbox_tenant_setting != NULL && outbox_tenant_setting[0] != '\0';
+}
+
+const char *
+outbox_settings_tenant(void)
+{
+	const char *value;
+
+	if (!outbox_settings_has_tenants())
+		return NULL;
+	value = GetConfigOption(outbox_tenant_setting, true, false);
+	return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static void
+define_tenant_setting(void)
+{
+	DefineCustomStringVariable("outbox.tenant_setting",
+							   "Name of the setting that tells which tenant a session is of.",
+							   "Like app.tenant_id. Where it has a value, events are published for that tenant, and views show its rows, only. "
+							   "Empty: tenants are what publishers say.",
+							   &outbox_tenant_setting, "", PGC_SUSET, 0, check_tenant_setting, NULL, NULL);
+}
+
 /* ---------------------------------------------------------------- the others */
 
 static void
@@ -208,6 +262,7 @@ outbox_settings_define(void)
 	define_guard_settings();
 	define_log_settings();
 	define_context_settings();
+	define_tenant_setting();
 	MarkGUCPrefixReserved(OUTBOX_LIBRARY);
 }
 

@@ -28,6 +28,7 @@ extern PGDLLIMPORT int outbox_dedup_window; /* minutes */
 extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
 extern PGDLLIMPORT bool outbox_require_event_type;	/* outbox.require_event_type */
 extern PGDLLIMPORT int outbox_sensitive_data;	/* OutboxSensitiveData */
+extern PGDLLIMPORT char *outbox_tenant_setting; /* name of the setting that tells a session's tenant; empty: none does */
 extern PGDLLIMPORT int outbox_test_clock_offset;	/* s; for tests: added to the wall clock */
 extern PGDLLIMPORT int outbox_test_start_timeout;	/* ms; for tests: until a registered process is given up */
 
@@ -52,6 +53,12 @@ extern void outbox_settings_define(void);
  */
 extern const char *outbox_settings_context(OutboxContextField field);
 extern PGDLLIMPORT const char *(*outbox_settings_handler_context) (OutboxContextField field);
+
+/* Does a setting tell which tenant a session is of? */
+extern bool outbox_settings_has_tenants(void);
+
+/* The tenant that this session is of, by outbox.tenant_setting; NULL: of none.  Valid until the setting changes. */
+extern const char *outbox_settings_tenant(void);
 
 /* The wall clock of the extension: GetCurrentTimestamp() plus the test clock's offset. */
 extern TimestampTz outbox_settings_now(void);

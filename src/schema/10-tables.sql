@@ -375,6 +375,24 @@ create table outbox.operator_entry (
 );
 comment on table outbox.operator_entry is 'Who did what by hand, and when. session_role: who had logged in, when that is not role_name. events: how many deliveries a call for many moved, detail: which it asked for.';
 
+create table outbox.role_grant (
+    role_name text collate "C" not null,
+    kind text collate "C" not null check (kind in ('publisher', 'worker', 'operator', 'monitor')),
+    scope text collate "C" not null,
+    granted_at timestamptz not null,
+    granted_by text collate "C" not null,
+    primary key (role_name, kind, scope),
+    check ((scope = '') = (kind in ('operator', 'monitor')))
+);
+comment on table outbox.role_grant is 'Who may do what: scope is a pattern of event types for publishers, a subscription for workers. Written by outbox.grant_*() and outbox.revoke_*(), which also grant the privileges that go with it.';
+
+-- Names mean something in another server; which roles they are here is not dumped.
+create table outbox.granted_role (
+    role_id oid primary key,
+    role_name text collate "C" not null unique
+);
+comment on table outbox.granted_role is 'Which role of this server each name in outbox.role_grant is, so that a right follows a role that is renamed, and is not inherited by another one that takes its name. A name that is not here, as after a restore, is whose it is now.';
+
 revoke all on all tables in schema outbox from public;
 revoke all on all sequences in schema outbox from public;
 
@@ -386,7 +404,7 @@ begin
     foreach relation in array array[
         'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
         'lease', 'lease_progress', 'lane_lease', 'tick',
-        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch',
+        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch', 'role_grant',
         'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
         'lease_lease_id_seq']
     loop

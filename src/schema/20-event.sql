@@ -6,10 +6,11 @@ create view outbox.event as
 select event_id, event_type, payload_version, aggregate_type, aggregate_id, event_key, tenant_id,
        actor_type, actor_id, request_id, trace_id, correlation_id, causation_id, source,
        occurred_at, published_at, deliver_at, dedup_key, headers, payload
-from outbox.event_log;
+from outbox.event_log
+where outbox.tenant_is_visible(tenant_id);
 revoke all on outbox.event from public;
 comment on view outbox.event is
-'The event log: one row an event, immutable. Its row type is what handlers take. Reading one event by event_id costs an index probe per segment; a time range goes by published_at and reads whole segments.';
+'The event log: one row an event, immutable. Its row type is what handlers take. Reading one event by event_id costs an index probe per segment; a time range goes by published_at and reads whole segments. A session of one tenant sees its own events only (outbox.tenant_setting).';
 comment on column outbox.event.event_id is 'UUIDv7, strictly increasing over the server';
 comment on column outbox.event.event_type is 'words joined by dots, case-sensitive, 1-200 characters';
 comment on column outbox.event.payload_version is 'version of the payload''s form, as the publisher gave it';

@@ -17,4 +17,5 @@ old=true: the payload is {"old": {...}, "new": {...}}; the one that there is not
 aggregate_type: a text. aggregate: the column that is the aggregate_id. key: the columns that are the event_key, from the new row if there is one; several are joined by colons. When one of them is null, or key is left out, the key comes from the aggregate as in outbox.publish(). tenant: the column that is the tenant_id; null, or left out: the setting outbox.tenant_id. payload_version: a text.
 changed: an update makes an event only when one of these columns has become another one. For other conditions use the WHEN clause of CREATE TRIGGER.
 Texts of times, floats, intervals and bytea do not depend on the session''s settings; times are in UTC. An update that moves a row to another partition is a deleted row and a created one.
-Errors, at the change of a row: 42703 no such column (any more); 22023 an argument out of its rules; 39P01 not an AFTER trigger for each row; 0A000 a virtual generated column; else as outbox.publish().';
+The owner of the table needs the right to publish the type; who changes a row needs none.
+Errors, at the change of a row: 42501 the owner may not publish the type; 42703 no such column (any more); 22023 an argument out of its rules; 39P01 not an AFTER trigger for each row; 0A000 a virtual generated column; else as outbox.publish().';

@@ -37,10 +37,11 @@ select p.process,
 from outbox.process_list() p
 left join outbox.subscription s on s.subscription_id operator(pg_catalog.=) p.subscription_id
 left join pg_catalog.pg_roles r on r.oid operator(pg_catalog.=) p.role_id
+where outbox.sees_all_tenants()
 order by p.process, p.number;
 revoke all on outbox.worker_status from public;
 comment on view outbox.worker_status is
-'The processes of this database, one row each, also for those that are wanted but not there. Read from shared memory: cheap, and not a snapshot. Its reader needs EXECUTE on outbox.process_list() too.';
+'The processes of this database, one row each, also for those that are wanted but not there. Read from shared memory: cheap, and not a snapshot. A session of one tenant sees none of it. Its reader needs EXECUTE on outbox.process_list() too.';
 comment on column outbox.worker_status.process is 'router or worker';
 comment on column outbox.worker_status.number is 'of a worker, from 1';
 comment on column outbox.worker_status.pid is 'process id, as in pg_stat_activity; null: no process, or not yet started';

@@ -1,8 +1,9 @@
 -- ---------------------------------------------------------------------------
 -- Views for people and monitoring: statuses as text, times in seconds, and
--- never a payload.  They read with the rights of the extension's owner, and
--- are granted to nobody here; whoever is granted one that shows what the
--- processes do just now also needs EXECUTE on the functions it calls.
+-- never a payload.  They read with the rights of the extension's owner;
+-- outbox.grant_monitor() gives them, with the functions that they call.
+-- A session of one tenant sees its own rows; what is of no tenant, counts
+-- over all of them too, only those see who are of all tenants.
 -- ---------------------------------------------------------------------------
 
 create function outbox.clock()
@@ -52,6 +53,7 @@ select s.subscription,
 from outbox.receipt_log r
 join outbox.subscription s on s.subscription_id = r.subscription_id
 left join outbox.batch b on b.batch_id = r.batch_id
+where outbox.event_is_visible(r.event_id)
 union all
 select s.subscription,
        x.event_id,
@@ -72,6 +74,7 @@ left join outbox.lane l on l.subscription_id = x.subscription_id and l.lane = x.
 left join outbox.lease h on h.lease_id = x.lease_id
 left join outbox.process_list() w
     on w.subscription_id = s.subscription_id and w.event_id = x.event_id and w.replay_no = x.replay_no
+where outbox.tenant_is_visible(x.tenant_id)
 union all
 select s.subscription,
        h.event_id,
@@ -89,6 +92,7 @@ select s.subscription,
 from outbox.lease_events() h
 join outbox.subscription s on s.subscription_id = h.subscription_id
 where not h.has_exception
+  and outbox.event_is_visible(h.event_id)
 union all
 select s.subscription,
        e.event_id,
@@ -121,6 +125,7 @@ left join outbox.process_list() w on w.subscription_id = s.subscription_id and w
 where not exists (
     select from outbox.delivery_exception x
     where x.subscription_id = e.subscription_id and x.event_id = e.event_id and x.replay_no = 0)
+  and outbox.event_is_visible(e.event_id)
 union all
 select s.subscription,
        p.event_id,
@@ -143,6 +148,8 @@ left join outbox.process_list() w on w.subscription_id = s.subscription_id and w
 where not exists (
     select from outbox.delivery_exception x
     where x.subscription_id = g.subscription_id and x.event_id = p.event_id and x.replay_no = 0)
+  and outbox.tenant_is_visible(g.tenant_id) -- of each table whose columns are shown
+  and outbox.event_is_visible(p.event_id)
 union all
 select s.subscription,
        d.event_id,
@@ -158,7 +165,8 @@ select s.subscription,
        null::float8,
        null::text collate "C"
 from outbox.delayed d
-join outbox.subscription s on s.subscription_id = d.subscription_id;
+join outbox.subscription s on s.subscription_id = d.subscription_id
+where outbox.event_is_visible(d.event_id);
 revoke all on outbox.delivery from public;
 comment on view outbox.delivery is
 'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(), the one under way included. worker: who is at it, or was last. processing_ms: of the call that completed it.
@@ -174,7 +182,8 @@ select s.subscription,
        a.failed_at,
        a.error_code
 from outbox.attempt_log a
-join outbox.subscription s on s.subscription_id = a.subscription_id;
+join outbox.subscription s on s.subscription_id = a.subscription_id
+where outbox.event_is_visible(a.event_id);
 revoke all on outbox.attempt from public;
 comment on view outbox.attempt is
 'The attempts that failed. Cost: an index probe by event_id; else a scan of all failed attempts.';
@@ -217,7 +226,8 @@ left join lateral (
     where log.event_id = x.event_id
     limit 1) e on true -- probes, however many deliveries are in review
 left join outbox.event_type_definition d on d.event_type = e.event_type and d.payload_version = e.payload_version
-where x.status = 'REVIEW_REQUIRED';
+where x.status = 'REVIEW_REQUIRED'
+  and outbox.tenant_is_visible(x.tenant_id);
 revoke all on outbox.review_required from public;
 comment on view outbox.review_required is
 'The deliveries that wait for a person: fix the cause and call outbox.retry(), or give up with outbox.discard(). importance: of the event type''s definition, else medium. blocked_events: later events of the key that wait behind it. Cost: for each delivery in review an index probe a segment of the log, and blocked_events counts what is parked behind it.';
@@ -236,7 +246,8 @@ select s.subscription,
        g.created_at as since
 from outbox.gate g
 join outbox.subscription s on s.subscription_id = g.subscription_id
-where g.held_by is not null;
+where g.held_by is not null
+  and outbox.tenant_is_visible(g.tenant_id);
 revoke all on outbox.blocked_key from public;
 comment on view outbox.blocked_key is
 'The keys whose later events wait: held_by is the unfinished event, status its status, blocked_events how many wait behind it, since when the key is blocked. Cost: reads what is blocked.';
@@ -332,7 +343,8 @@ cross join lateral (
       and not exists (
           select from outbox.delivery_exception x
           where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
-            and x.status = 'IN_PROGRESS')) workers;
+            and x.status = 'IN_PROGRESS')) workers
+where outbox.sees_all_tenants();
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
 'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
@@ -349,7 +361,8 @@ select o.entry_id,
        o.session_role,
        o.events,
        o.detail
-from outbox.operator_entry o;
+from outbox.operator_entry o
+where outbox.sees_all_tenants();
 revoke all on outbox.operator_log from public;
 comment on view outbox.operator_log is
 'Who did what by hand, and when: one row a call that changed something, written in its transaction. role_name: who acted; session_role: who had logged in, when that is another role. reason: of a discard, or what an alteration changed. events: how many deliveries outbox.retry_all() or outbox.replay() moved, detail: which were asked for. Cost: a scan of all entries.';

@@ -48,11 +48,12 @@ left join lateral (
            max(a.failed_at) as last_failed_at,
            (array_agg(a.error_code order by a.attempt_id desc))[1] as error_code
     from outbox.attempt_log a
-    where a.event_id = e.event_id) tried on true;
+    where a.event_id = e.event_id) tried on true
+where outbox.tenant_is_visible(e.tenant_id);
 revoke all on outbox.event_history from public;
 comment on view outbox.event_history is
 'One row for each event, over all its deliveries. status: DELIVERY_FAILED when one of them is in review or was discarded, PROCESSED when there is at least one and all are completed, else PUBLISHED. retry_count: attempts after the first of each delivery, and last_retry_at when the last of them began. error_message: the last failure, as its message when messages are kept, else as its code; it stays when a later attempt went well. processing_time_ms: of the calls that completed it, added up. created_at: when it was published; updated_at: when something last happened to it.
-Cost: by event_id some index probes a segment, and one scan of the deliveries that are open; a list of events costs these probes for each row. Shows payloads.';
+Cost: by event_id some index probes a segment, and one scan of the deliveries that are open; a list of events costs these probes for each row. Shows payloads, so outbox.grant_monitor() does not give it; its reader needs both.';
 comment on column outbox.event_history.event_id is 'UUIDv7, strictly increasing over the server';
 comment on column outbox.event_history.message_id is 'id that a receiving system gave, when a worker kept it with outbox.ack_one()';
 comment on column outbox.event_history.payload is 'the data';

@@ -129,7 +129,8 @@ cross join lateral (
       and not exists (
           select from outbox.delivery_exception x
           where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
-            and x.status = 'IN_PROGRESS')) workers;
+            and x.status = 'IN_PROGRESS')) workers
+where outbox.sees_all_tenants();
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
 'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.
@@ -140,7 +141,8 @@ select s.subscription,
        f.error_code,
        f.failed as failed_total
 from outbox.failure_counters() f
-join outbox.subscription s on s.subscription_id = f.subscription_id;
+join outbox.subscription s on s.subscription_id = f.subscription_id
+where outbox.sees_all_tenants();
 revoke all on outbox.failure_metrics from public;
 comment on view outbox.failure_metrics is
 'Failed attempts by subscription and error code since the statistics began; after 15 codes of a subscription the rest count as "other". Cost: reads shared memory.';
@@ -153,6 +155,7 @@ select s.subscription,
 from outbox.exception_count c
 join outbox.subscription s on s.subscription_id = c.subscription_id
 where c.status = 'REVIEW_REQUIRED'
+  and outbox.sees_all_tenants()
 group by s.subscription, c.event_type
 having sum(c.n) > 0;
 revoke all on outbox.review_metrics from public;
@@ -163,7 +166,8 @@ create view outbox.unmatched_event_type as
 select u.event_type,
        u.events,
        u.last_seen_at
-from outbox.unmatched_types() u;
+from outbox.unmatched_types() u
+where outbox.sees_all_tenants();
 revoke all on outbox.unmatched_event_type from public;
 comment on view outbox.unmatched_event_type is
 'Event types that were routed to no subscription since the statistics began, the 256 seen last on the server: perhaps the pattern of a subscription has a slip of the pen, or the subscription was made after the event. Cost: reads shared memory.';
@@ -193,6 +197,7 @@ from (
     select 'standby', w.application_name, w.pid, null, age(w.backend_xmin)
     from pg_catalog.pg_stat_replication w
     where w.backend_xmin is not null) h
+where outbox.sees_all_tenants()
 order by h.xids_behind desc nulls last;
 revoke all on outbox.snapshot_holder from public;
 comment on view outbox.snapshot_holder is
@@ -230,7 +235,8 @@ left join (
     from outbox.tick t
     order by t.incarnation desc, t.tick desc, t.chunk desc
     limit 1) last on true
-cross join (select max(h.xids_behind) as xids_behind, min(h.since) as since from outbox.snapshot_holder h) holders;
+cross join (select max(h.xids_behind) as xids_behind, min(h.since) as since from outbox.snapshot_holder h) holders
+where outbox.sees_all_tenants();
 revoke all on outbox.server_metrics from public;
 comment on view outbox.server_metrics is
 'One row: how the processes of this database stand. held: waits for outbox.activate(). routed_total: deliveries put into lanes, unmatched_total: events that no subscription matched, both since the statistics began. router_lag_seconds: since the oldest event was published that the router has not looked at, 0 when there is none. oldest_snapshot_*: what outbox.snapshot_holder shows of the worst. Cost: an index probe a segment that is still written to, and a look at the server''s sessions.';

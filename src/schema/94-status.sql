@@ -16,6 +16,7 @@ comment on function outbox.ago(timestamptz) is 'Internal: how long ago, for a pe
 create function outbox.status()
 returns setof text
 language sql volatile
+security definer set search_path = pg_catalog, pg_temp
 begin atomic
     with server as materialized (
         select * from outbox.server_metrics

@@ -46,10 +46,12 @@ comment on function outbox.chart(text, text, timestamptz[], float8[]) is 'Intern
 create function outbox.report(from_time timestamptz default null, to_time timestamptz default null)
 returns text
 language sql volatile
+security definer set search_path = pg_catalog, pg_temp
 begin atomic
     with span as materialized (
         select least(coalesce(from_time, until_at - interval '1 day'), until_at - interval '1 minute') as from_at, until_at
         from (select coalesce(to_time, outbox.clock()) as until_at) given
+        where outbox.sees_all_tenants() -- a session of one tenant gets no page
     ), bucket as materialized (
         select n, from_at + (until_at - from_at) / 48 * (n - 1) as at, extract(epoch from (until_at - from_at) / 48) as seconds
         from span, generate_series(1, 48) as n

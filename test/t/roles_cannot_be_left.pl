@@ -21,8 +21,7 @@ sql($node, q{
 	create schema home authorization victim;
 	grant create, temporary on database postgres to attacker, victim;
 	grant usage, create on schema public to attacker;
-	grant usage on schema outbox to attacker, victim;
-	grant execute on function outbox.publish, outbox.current_delivery, outbox.retry_after to attacker, victim;
+	select outbox.grant_publisher('attacker', '{attack.#}'), outbox.grant_publisher('victim', '{attack.#}');
 	create table public.secret (s text);
 	insert into public.secret values ('secret');
 	create table public.report (n integer generated always as identity, of text, what text);

@@ -1,0 +1,65 @@
+/*
+ * api_tenant.c - what the views ask about tenants.
+ *
+ * Each view asks of each row whether it is for this session.  That question must come before any other one: a function in
+ * somebody's WHERE could tell what it was called with.  Security barriers would see to it, but a view that is one cannot
+ * be joined by an index, and a log is large.  PostgreSQL asks what is cheapest first; so these
+ * functions say that they cost nothing, which nobody else can say: COST must be above 0, and only superusers name
+ * support functions.  It holds where the row and what is asked about it are of one table, which is how the views are written.
+ */
+#include "outbox.h"
+
+#include "fmgr.h"
+#include "nodes/supportnodes.h"
+#include "utils/uuid.h"
+
+#include "tenant.h"
+
+PG_FUNCTION_INFO_V1(outbox_tenant_support);
+PG_FUNCTION_INFO_V1(outbox_tenant_is_visible_sql);
+PG_FUNCTION_INFO_V1(outbox_event_is_visible);
+PG_FUNCTION_INFO_V1(outbox_sees_all_tenants);
+PG_FUNCTION_INFO_V1(outbox_tenant_of);
+
+Datum
+outbox_tenant_support(PG_FUNCTION_ARGS)
+{
+	Node	   *request = (Node *) PG_GETARG_POINTER(0);
+	SupportRequestCost *cost;
+
+	if (!IsA(request, SupportRequestCost))
+		PG_RETURN_POINTER(NULL);
+	cost = (SupportRequestCost *) request;
+	cost->startup = 0;
+	cost->per_tuple = 0;
+	PG_RETURN_POINTER(cost);
+}
+
+Datum
+outbox_tenant_is_visible_sql(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(outbox_tenant_is_visible(PG_ARGISNULL(0) ? 0 : PG_GETARG_DATUM(0)));
+}
+
+Datum
+outbox_event_is_visible(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(PG_ARGISNULL(0) ? outbox_tenant_sees_all() : outbox_tenant_event_is_visible(PG_GETARG_UUID_P(0)));
+}
+
+Datum
+outbox_sees_all_tenants(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(outbox_tenant_sees_all());
+}
+
+/* Without asking whose it is; NULL when the session may not see it. */
+Datum
+outbox_tenant_of(PG_FUNCTION_ARGS)
+{
+	Datum		tenant = outbox_tenant_find(PG_GETARG_UUID_P(0));
+
+	if (DatumGetPointer(tenant) == NULL || !outbox_tenant_is_visible(tenant))
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(tenant);
+}

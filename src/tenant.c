@@ -1,0 +1,110 @@
+/*
+ * tenant.c - whose an event is, where a setting tells the tenant of a session.
+ *
+ * The rule, the same in publish() and in the views (api_tenant.c): a session whose setting has a value is that
+ * tenant's, whoever it is.  Without a value it is of all tenants when its role is one that works or watches all
+ * of them, and else of none: then it publishes nothing and sees nothing.  So who forgets to set
+ * it gets an error, and nobody's rows.
+ */
+#include "outbox.h"
+
+#include "access/stratnum.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/snapmgr.h"
+#include "utils/uuid.h"
+
+#include "rights.h"
+#include "segment.h"
+#include "settings.h"
+#include "store.h"
+#include "tenant.h"
+
+static bool
+is_text(Datum value, const char *string)
+{
+	text	   *t = DatumGetTextPP(value);
+
+	return VARSIZE_ANY_EXHDR(t) == strlen(string) && memcmp(VARDATA_ANY(t), string, strlen(string)) == 0;
+}
+
+static void
+refuse_without_tenant(Oid role)
+{
+	if (!outbox_settings_has_tenants() || outbox_rights_spans_tenants(role, true))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OUTBOX_REFUSED),
+			 errmsg("setting \"%s\" must name the tenant of the events", outbox_tenant_setting),
+			 errhint("The connection layer sets it once per transaction.")));
+}
+
+void
+outbox_tenant_apply(Oid role, OutboxDraft *draft)
+{
+	const char *tenant = outbox_settings_tenant();
+	const char *context = outbox_settings_context(CTX_TENANT_ID);
+	bool		given = !draft->nulls[EV_TENANT_ID];
+
+	if (tenant == NULL)
+	{
+		refuse_without_tenant(role);
+		return;
+	}
+	if (given ? !is_text(draft->values[EV_TENANT_ID], tenant) : context != NULL && strcmp(context, tenant) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUTBOX_REFUSED),
+				 errmsg("%s is not the tenant of this session", given ? "tenant_id" : "setting \"outbox.tenant_id\""),
+				 errdetail("The setting \"%s\" names it.", outbox_tenant_setting),
+				 errhint("Leave tenant_id out.")));
+	draft->values[EV_TENANT_ID] = CStringGetTextDatum(tenant);
+	draft->nulls[EV_TENANT_ID] = false;
+}
+
+bool
+outbox_tenant_sees_all(void)
+{
+	if (!outbox_settings_has_tenants())
+		return true;
+	return outbox_settings_tenant() == NULL && outbox_rights_spans_tenants(GetUserId(), false);
+}
+
+bool
+outbox_tenant_is_visible(Datum tenant)
+{
+	const char *own = outbox_settings_tenant();
+
+	if (own == NULL)
+		return outbox_tenant_sees_all();
+	return DatumGetPointer(tenant) != NULL && is_text(tenant, own);
+}
+
+/* In SQL it would be a probe of every segment, since the planner cannot know that the ids are ranges. */
+Datum
+outbox_tenant_find(const pg_uuid_t *id)
+{
+	OutboxSegment segment;
+	OutboxScan	scan;
+	Datum		tenant = 0;
+	bool		isnull = true;
+
+	if (!outbox_segment_find(id, false, &segment))
+		return 0;
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+		tenant = slot_getattr(scan.slot, EV_TENANT_ID + 1, &isnull);
+	tenant = isnull ? 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(tenant));
+	outbox_store_end_scan(&scan);
+	return tenant;
+}
+
+bool
+outbox_tenant_event_is_visible(const pg_uuid_t *id)
+{
+	if (outbox_settings_tenant() == NULL)
+		return outbox_tenant_sees_all();
+	return outbox_tenant_is_visible(outbox_tenant_find(id));
+}
