@@ -793,8 +793,8 @@ run_started(Round *round, OutboxDelivery *d)
 	do
 	{
 		batch.deliveries = d;
-		run_batch(round, &batch);
 		batch.check_receipts = round->memo->check_receipts;
+		run_batch(round, &batch);
 	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (is_conflict(&batch) && round->memo->conflicts > 0)));

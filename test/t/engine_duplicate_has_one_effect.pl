@@ -49,6 +49,22 @@ is_sql($node, q{select sum(backlog + retry + blocked + review_required) from out
 is_sql($node, q{select count(*) from outbox.batch b where b.events > 0 and not exists (select from outbox.receipt_log r where r.batch_id = b.batch_id)},
 	'0', 'no batch is on record without receipts');
 
+# --- the same where a lane must be worked one by one
+
+set_dispatch('off');
+sql($node, q{
+	delete from outbox.lane_cursor c where position > (select min(position) from outbox.lane_cursor o
+		where o.subscription_id = c.subscription_id and o.lane = c.lane);
+	update outbox.lane set careful_through = 1000000 where lane >= 2;
+	select count(outbox.publish('a.b', jsonb_build_object('n', n), event_key => (n % 17)::text)) from generate_series(801, 850) n;
+});
+set_dispatch('on');
+drain($node, 20, 'read again with care, and at once');
+is_sql($node, q{select count(*), count(distinct event_id) from single}, '850|850', 'one effect each');
+is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'together'), '', 'receipts are effects');
+is_sql($node, q{select count(*) from outbox.attempt}, '0', 'and none is counted as failed');
+sql($node, q{update outbox.lane set careful_through = null});
+
 # --- a takeover in the middle of a batch
 
 make_effects($node, 'held', 'perform pg_advisory_xact_lock(1);');
