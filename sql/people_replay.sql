@@ -53,10 +53,11 @@ select outbox.replay('pp s', from_time => (select at from people_replay.mark));
 call outbox.drain('{pp s}');
 select name, array_agg(replay_no order by n) as replays from people_replay.seen group by name order by name;
 select outbox.replay('pp s', 'infinity', 'infinity') as nothing;
-select outbox.replay('pp s', (select published_at from outbox.event where event_id = people_replay.id('one')),
-                             (select published_at from outbox.event where event_id = people_replay.id('two'))) as without_the_end;
+select outbox.replay('pp s', (select published_at from outbox.event where event_id = (select people_replay.id('one'))),
+                             (select published_at from outbox.event where event_id = (select people_replay.id('two')))) as without_the_end;
 
 -- while one is under way: the next number
+call outbox.drain('{pp s}');
 select outbox.pause('pp s');
 select outbox.replay('pp s', event_ids => array[people_replay.id('one')]);
 select outbox.replay('pp s', event_ids => array[people_replay.id('one')]);
