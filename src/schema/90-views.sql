@@ -24,6 +24,16 @@ revoke all on function outbox.is_held() from public;
 comment on function outbox.is_held() is
 'Whether this database was restored or copied from another server, so that nothing is routed or delivered until outbox.activate().';
 
+create function outbox.published_at_of(event_id uuid)
+returns timestamptz
+language c
+stable strict
+cost 20
+as 'MODULE_PATHNAME', 'outbox_published_at_of';
+revoke all on function outbox.published_at_of(uuid) from public;
+comment on function outbox.published_at_of(uuid) is
+'When an event was published; null when it is not in the log (any more). One index probe.';
+
 create function outbox.tenant_of(event_id uuid)
 returns text
 language c
@@ -315,15 +325,13 @@ cross join lateral (
                 limit 1) as next_event_id) ends
     where l.subscription_id = s.subscription_id) lanes
 cross join lateral (
-    select (select e.published_at
-            from outbox.event_log e
-            where e.event_id = lanes.next_event_id::uuid) as published_at
+    select outbox.published_at_of(lanes.next_event_id::uuid) as published_at
     offset 0) oldest
 cross join lateral (
-    select count(*) filter (where x.status = 'RETRY') as retry,
-           count(*) filter (where x.status = 'IN_PROGRESS') as in_progress,
-           count(*) filter (where x.status = 'REVIEW_REQUIRED') as review_required
-    from outbox.delivery_exception x
+    select coalesce(sum(x.n) filter (where x.status = 'RETRY'), 0)::bigint as retry,
+           coalesce(sum(x.n) filter (where x.status = 'IN_PROGRESS'), 0)::bigint as in_progress,
+           coalesce(sum(x.n) filter (where x.status = 'REVIEW_REQUIRED'), 0)::bigint as review_required
+    from outbox.exception_count x
     where x.subscription_id = s.subscription_id) exceptions
 cross join lateral (
     select count(*) filter (where g.held_by is null) as ready,

@@ -43,16 +43,6 @@ as 'MODULE_PATHNAME', 'outbox_unmatched_types';
 revoke all on function outbox.unmatched_types() from public;
 comment on function outbox.unmatched_types() is 'Internal: what outbox.unmatched_event_type shows of shared memory.';
 
-create function outbox.published_at_of(event_id uuid)
-returns timestamptz
-language c
-stable strict
-cost 20
-as 'MODULE_PATHNAME', 'outbox_published_at_of';
-revoke all on function outbox.published_at_of(uuid) from public;
-comment on function outbox.published_at_of(uuid) is
-'When an event was published; null when it is not in the log (any more). One index probe.';
-
 create view outbox.metrics as
 with counted as materialized (
     select c.subscription_id,
@@ -150,10 +140,15 @@ comment on view outbox.failure_metrics is
 create view outbox.review_metrics as
 select s.subscription,
        c.event_type,
-       'medium' as importance,
+       coalesce(min(t.importance), 'medium') as importance,
        sum(c.n)::bigint as review_required
 from outbox.exception_count c
 join outbox.subscription s on s.subscription_id = c.subscription_id
+left join (
+    -- of its versions the most important one
+    select d.event_type, (array['high', 'medium', 'low'])[min(array_position(array['high', 'medium', 'low'], d.importance))] as importance
+    from outbox.event_type_definition d
+    group by d.event_type) t on t.event_type = c.event_type
 where c.status = 'REVIEW_REQUIRED'
   and outbox.sees_all_tenants()
 group by s.subscription, c.event_type

@@ -59,8 +59,8 @@ begin atomic
         cross join lateral (
             select min(d.failed_at) as failed_at
             from outbox.delivery_exception d
-            join outbox.subscription o on o.subscription_id = d.subscription_id
-            where o.subscription = s.subscription and d.status = 'REVIEW_REQUIRED') x
+            where d.subscription_id = (select o.subscription_id from outbox.subscription o where o.subscription = s.subscription)
+              and d.status = 'REVIEW_REQUIRED') x
         where s.review_required > 0
         union all
         select 8, format('Waiting for "%s", which is paused: %s, the oldest since %s. To go on: select outbox.resume(%L);', subscription, backlog, outbox.ago(oldest_waiting_at), subscription)
