@@ -45,14 +45,5 @@ grant select, insert on shop.orders to shop_app;
 grant insert on shop.shipment to shop_worker;
 
 -- ... and on the outbox: one publishes what has to do with orders, the other works one subscription.
-select to_regproc('outbox.grant_worker') is not null as rights_by_name \gset
-\if :rights_by_name
-    select outbox.grant_publisher('shop_app', array['order.*']);
-    select outbox.grant_worker('shop_worker', 'shipping');
-\else
-    grant usage on schema outbox to shop_app, shop_worker;
-    grant execute on function outbox.publish, outbox.publish_batch to shop_app;
-    grant execute on function outbox.claim, outbox.ack, outbox.ack_one, outbox.ack_all, outbox.fail, outbox.extend,
-        outbox.release, outbox.release_all to shop_worker;
-    grant execute on procedure outbox.wait to shop_worker;
-\endif
+select outbox.grant_publisher('shop_app', array['order.*']);
+select outbox.grant_worker('shop_worker', 'shipping');
