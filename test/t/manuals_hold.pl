@@ -21,12 +21,12 @@ sub blocks_of
 }
 
 my $node = new_engine('manuals', "max_worker_processes = 32\n");
-my ($top) = grep { -d "$_/doc" } ($ENV{OUTBOX_SOURCE} // '.', '../..', "$ENV{TESTDIR}/../..");
-my @pages = map { glob "$top/$_" } ('doc/*.md', 'doc/ko/*.md');
-cmp_ok(scalar @pages, '>', 5, 'the manuals are there');
+my $top = ".";	# tests run in the top folder
+my @names = qw(what-is-an-outbox first-steps testing running runbook);
+my @pages = map { my $folder = $_; map { "$top/$folder/$_.md" } @names } ('doc', 'doc/ko');
 for my $page (@pages)
 {
-	my @blocks = blocks_of($page) or next;
+	my @blocks = blocks_of($page);
 	my ($name) = $page =~ m{(doc/.*)};
 	my $script = "$ENV{TMPDIR}/page.sql";
 	my $n;
