@@ -4,7 +4,7 @@
 #   make demo, check, check-all, bench      need nothing prepared: each sets up a private server
 #   make lint, indent                       for contributors
 
-OWN_GOALS = demo check check-all bench lint indent
+OWN_GOALS = demo check check-all bench lint indent reference
 
 ifneq ($(filter $(OWN_GOALS),$(MAKECMDGOALS)),)
 
@@ -26,6 +26,10 @@ check-all:
 # BENCH=--quick: only see that everything runs; BENCH=publish: only this one
 bench:
 	@bench/run $(BENCH)
+
+# doc/reference.md, from the comments in the database
+reference:
+	@test/tools/reference
 
 lint:
 	@test/tools/lint --all
