@@ -47,6 +47,12 @@ select outbox.publish('clk.due', '1', deliver_at => clock_timestamp() - interval
 set timezone = 'Pacific/Pago_Pago';
 select outbox.publish('clk.due', '2', deliver_at => clock_timestamp() + interval '1 hour') is not null as published;
 call outbox.drain('{clk}');
+-- a lease lasts from the claim on, however old its transaction
+begin;
+select pg_sleep(0.5) is not null as slept;
+select lease_expires_at between clock_timestamp() + interval '9.7 s' and clock_timestamp() + interval '10 s' as from_the_claim_on
+from outbox.claim('clk', 1, '10 seconds') as e;
+rollback;
 set timezone = 'UTC';
 select e.payload, d.status from outbox.delivery d join outbox.event e using (event_id) where d.subscription = 'clk' order by e.event_id;
 select outbox.unsubscribe('clk', force => true);

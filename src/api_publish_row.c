@@ -44,7 +44,7 @@ name_trigger(void *arg)
 
 /* What publish() would refuse is refused, and says whose doing it is. */
 static void
-publish(TriggerData * trigger, OutboxDraft *draft)
+publish(TriggerData *trigger, OutboxDraft *draft)
 {
 	ErrorContextCallback context = {.callback = name_trigger, .arg = trigger, .previous = error_context_stack};
 	pg_uuid_t	id;

@@ -69,7 +69,7 @@ static const char *const settings[][2] = {
 /* ---------------------------------------------------------------- arguments */
 
 static void
-refuse_argument(const TriggerData * trigger, const char *reason, const char *hint)
+refuse_argument(const TriggerData *trigger, const char *reason, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -79,7 +79,7 @@ refuse_argument(const TriggerData * trigger, const char *reason, const char *hin
 }
 
 static AttrNumber
-find_column(const TriggerData * trigger, const char *name, const char *argument)
+find_column(const TriggerData *trigger, const char *name, const char *argument)
 {
 	TupleDesc	columns = RelationGetDescr(trigger->tg_relation);
 
@@ -119,7 +119,7 @@ is_listed(const ColumnList *list, AttrNumber number)
 
 /* a,b,"C": identifiers as SQL writes them, each once; at most so many */
 static ColumnList
-read_columns(const TriggerData * trigger, const char *argument, const char *value, int most)
+read_columns(const TriggerData *trigger, const char *argument, const char *value, int most)
 {
 	ColumnList	list = {0};
 	List	   *names;
@@ -143,7 +143,7 @@ read_columns(const TriggerData * trigger, const char *argument, const char *valu
 }
 
 static bool
-read_flag(const TriggerData * trigger, const char *argument, const char *value)
+read_flag(const TriggerData *trigger, const char *argument, const char *value)
 {
 	bool		flag;
 
@@ -154,7 +154,7 @@ read_flag(const TriggerData * trigger, const char *argument, const char *value)
 
 /* One argument, name=value. */
 static void
-read_argument(const TriggerData * trigger, RowRule *rule, const char *name, const char *value)
+read_argument(const TriggerData *trigger, RowRule *rule, const char *name, const char *value)
 {
 	if (strcmp(name, "event_type") == 0)
 		rule->event_type = value;
@@ -182,7 +182,7 @@ read_argument(const TriggerData * trigger, RowRule *rule, const char *name, cons
 }
 
 static void
-read_arguments(const TriggerData * trigger, RowRule *rule)
+read_arguments(const TriggerData *trigger, RowRule *rule)
 {
 	List	   *seen = NIL;
 
@@ -266,7 +266,7 @@ prepare_build_object(FmgrInfo *build, int count, const Oid *types)
 }
 
 static RowRule *
-make_rule(const TriggerData * trigger)
+make_rule(const TriggerData *trigger)
 {
 	RowRule    *rule = palloc0(sizeof(RowRule));
 	TupleDesc	row = RelationGetDescr(trigger->tg_relation);
@@ -286,7 +286,7 @@ make_rule(const TriggerData * trigger)
 }
 
 static RowRule *
-find_rule(const TriggerData * trigger, FmgrInfo *flinfo)
+find_rule(const TriggerData *trigger, FmgrInfo *flinfo)
 {
 	RowRule    *rule = flinfo->fn_extra;
 
@@ -481,7 +481,7 @@ fill_draft(RowRule *rule, TupleDesc row, HeapTuple old, HeapTuple new, OutboxDra
 }
 
 bool
-outbox_row_event_fill(const TriggerData * trigger, FmgrInfo *flinfo, OutboxDraft *draft)
+outbox_row_event_fill(const TriggerData *trigger, FmgrInfo *flinfo, OutboxDraft *draft)
 {
 	RowRule    *rule = find_rule(trigger, flinfo);
 	TupleDesc	row = RelationGetDescr(trigger->tg_relation);

@@ -14,6 +14,6 @@
  * makes none: an update that leaves the columns of "changed" as they are.  What the arguments mean is remembered
  * in flinfo.
  */
-extern bool outbox_row_event_fill(const TriggerData * trigger, FmgrInfo *flinfo, OutboxDraft *draft);
+extern bool outbox_row_event_fill(const TriggerData *trigger, FmgrInfo *flinfo, OutboxDraft *draft);
 
 #endif							/* OUTBOX_ROW_EVENT_H */

@@ -167,9 +167,19 @@ subtest 'it ends when it must' => sub {
 	$s->quit;
 };
 
+subtest 'in a copy of a database' => sub {
+	sql($node, q{create extension outbox; select outbox.subscribe('one', '{one}'); select outbox.publish('one'); call outbox.drain()});
+	sql($node, 'update outbox.incarnation set system_identifier = system_identifier + 1');
+	my ($rc, $out, $err) = $node->psql('postgres', q{\set VERBOSITY verbose
+call outbox.wait('{one}')});
+	like($err, qr/OB006: routing and delivery are held/, 'it says that deliveries are held');
+	sql($node, 'update outbox.incarnation set system_identifier = system_identifier - 1');
+	is(sql($node, q{call outbox.wait('{one}', '0')}), 't', 'and no longer');
+	take_all();
+};
+
 my $standby;
 subtest 'on a standby' => sub {
-	sql($node, q{create extension outbox; select outbox.subscribe('one', '{one}')});
 	$node->backup('b');
 	$standby = PostgreSQL::Test::Cluster->new('standby');
 	$standby->init_from_backup($node, 'b', has_streaming => 1);
