@@ -36,7 +36,8 @@ sub is_sql
 sub comes_true
 {
 	my ($node, $limit, $query, $name) = @_;
-	my $took = within($limit, sub { my ($rc, $out) = $node->psql('postgres', $query); return $rc == 0 && $out eq 't' });
+	# while a server starts, psql may end before it has read its query
+	my $took = within($limit, sub { my ($rc, $out) = eval { $node->psql('postgres', $query) }; return defined $rc && $rc == 0 && $out eq 't' });
 	ok(defined $took, $name) or diag("still not after $limit s: $query\n" . picture($node));
 	return $took;
 }
@@ -75,10 +76,10 @@ sub pids
 	my ($rc, $out);
 	within(10,
 		sub {
-			($rc, $out) = $node->psql('postgres', "select pid from pg_stat_activity where $which order by pid");
-			return $rc == 0 && $out ne '';
+			($rc, $out) = eval { $node->psql('postgres', "select pid from pg_stat_activity where $which order by pid") };
+			return defined $rc && $rc == 0 && $out ne '';
 		});
-	return $rc == 0 ? split /\n/, $out : ();
+	return defined $rc && $rc == 0 ? split /\n/, $out : ();
 }
 
 # A table of effects, which would hold a second one of the same event, and a handler that writes

@@ -52,7 +52,8 @@ sub start_writers
 
 sub is_up
 {
-	return within(30, sub { my ($rc) = $node->psql('postgres', 'select 1'); return $rc == 0 });
+	# psql may end before it has read its query
+	return within(30, sub { my ($rc) = eval { $node->psql('postgres', 'select 1') }; return defined $rc && $rc == 0 });
 }
 
 # rows without an event, and events without a row
