@@ -150,6 +150,21 @@ my %attacks = (
 		perform attack.try('superuser settings', 'set outbox.keep_error_message = primary');
 		perform attack.try('terminate', 'select pg_terminate_backend(pg_backend_pid())');
 		perform attack.try('superuser settings', 'set log_statement = none');},
+	our_functions => q{
+		perform attack.try('grant', 'select outbox.grant_operator(''attacker'')');
+		perform attack.try('grant', 'insert into outbox.role_grant values (''attacker'', ''operator'', '''', now(), ''x'')');
+		perform attack.try('reassert', 'select outbox.reassert_grants()');
+		perform attack.try('other type', 'select outbox.publish(''next'')');
+		perform attack.try('subscribe', 'select outbox.subscribe(''mine'', ''{#}'', handler => ''attack.handler'')');
+		perform attack.try('subscription', 'select outbox.alter_subscription(''super'', handler => ''attack.handler'')');
+		perform attack.try('subscription', 'select outbox.pause(''victim'')');
+		perform attack.try('claim', 'select outbox.claim(''victim'')');
+		perform attack.try('retry', 'select outbox.retry_all(''victim'')');
+		perform attack.try('load', 'load ''$libdir/plpgsql''');
+		perform attack.try('sensitive', 'set outbox.sensitive_data = off');
+		perform attack.try('tenant', 'select set_config(''outbox.tenant_setting'', ''x.y'', false)');
+		execute 'prepare as_owner as select outbox.publish(''next'')';
+		perform attack.try('prepared', 'execute as_owner');},
 	own_objects => q{
 		-- what the worker may look up: operators, functions, types and tables with the names that it uses
 		perform attack.try('shadow', 'create or replace function attack.gen_random_uuid() returns uuid language sql as $f$ select attack.probe(''shadow''); select pg_catalog.gen_random_uuid() $f$');
