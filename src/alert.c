@@ -1,8 +1,11 @@
 /*
  * alert.c - the extension's own events: outbox.review_required and
- * outbox.subscription_stopped.
+ * outbox.subscription_stopped; and the log line of a delivery that needs review.
  *
- * They are events like any other, written in the transaction that makes the
+ * The line names what a person searches for: subscription, event, request and trace id, attempt, code; never the
+ * payload, the key or the handler's message.  A flood of them is cut: the view outbox.review_required has all.
+ *
+ * The alerts are events like any other, written in the transaction that makes the
  * thing true, so that no alert is lost and none is false.  Nothing is written
  * unless a subscription asks for it by name ("outbox.#"), and none about the delivery of such
  * an event, so that alerts cannot beget alerts.  They carry codes and ids, no payload.
@@ -11,10 +14,13 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
 
 #include "alert.h"
 #include "event_log.h"
 #include "pattern.h"
+#include "settings.h"
 #include "store.h"
 
 #define REVIEW_REQUIRED			"outbox.review_required"
@@ -33,6 +39,71 @@ static OutboxStatement select_stopped = {
 	"select pg_catalog.jsonb_build_object('subscription', $1, 'errorCode', $2)",
 	2, {TEXTOID, TEXTOID}
 };
+
+static OutboxStatement select_context = {
+	"select e.request_id, e.trace_id from outbox.event_log e where e.event_id = $1",
+	1, {UUIDOID}
+};
+
+/* ---------------------------------------------------------------- log lines */
+
+#define LINES_A_MINUTE	60
+
+static int64 minute_began = 0;	/* outbox_settings_ticks(); 0: never */
+static int	lines_written = 0;
+static int64 lines_left_out = 0;
+
+/* The session of a client may settle, too: its statement, which may hold anything, is no part of the line. */
+#define log_line(...) ereport(LOG, (__VA_ARGS__, errhidestmt(true), errhidecontext(true)))
+
+static bool
+may_write_line(void)
+{
+	int64		now = outbox_settings_ticks();
+
+	if (minute_began == 0 || now - minute_began >= USECS_PER_MINUTE)
+	{
+		if (lines_left_out > 0)
+			log_line(errmsg(INT64_FORMAT " more deliveries needed review", lines_left_out),
+					 errhint("The view outbox.review_required lists them."));
+		minute_began = now;
+		lines_written = 0;
+		lines_left_out = 0;
+	}
+	if (lines_written < LINES_A_MINUTE)
+	{
+		lines_written++;
+		return true;
+	}
+	if (lines_left_out++ == 0)
+		log_line(errmsg("deliveries need review faster than they are logged"),
+				 errhint("The view outbox.review_required lists them."));
+	return false;
+}
+
+static const char *
+context_value(uint64 found, int column)
+{
+	const char *value = found > 0 ? outbox_store_text(0, column) : NULL;
+
+	return value != NULL ? value : "-";
+}
+
+static void
+log_review(const OutboxSubscription *s, const pg_uuid_t *event_id, int attempts, const char *code)
+{
+	Datum		arg = UUIDPGetDatum(event_id);
+	uint64		found;
+
+	if (!may_write_line())
+		return;
+	found = outbox_store_run(&select_context, &arg, NULL, 1);
+	log_line(errmsg("delivery needs review: subscription \"%s\", event %s, request %s, trace %s, attempt %d, code %s",
+					s->name, DatumGetCString(DirectFunctionCall1(uuid_out, arg)),
+					context_value(found, 1), context_value(found, 2), attempts, code));
+}
+
+/* ---------------------------------------------------------------- events */
 
 static bool
 is_wanted(const char *event_type)
@@ -78,6 +149,7 @@ outbox_alert_review_required(const OutboxSubscription *s, const pg_uuid_t *event
 	bool		isnull;
 	Datum		args[5];
 
+	log_review(s, event_id, attempts, code);
 	if (!is_wanted(REVIEW_REQUIRED))
 		return;
 	args[0] = UUIDPGetDatum(event_id);

@@ -10,7 +10,10 @@
  * patterns begins with "outbox".  In SPI and as the extension's owner.
  */
 
-/* outbox.review_required: a delivery needs review.  Not for a delivery of one of our own events. */
+/*
+ * A delivery needs review: a line in the server's log, and outbox.review_required, though not about a delivery
+ * of one of our own events.
+ */
 extern void outbox_alert_review_required(const OutboxSubscription *s, const pg_uuid_t *event_id, int replay_no,
 										 int attempts, const char *code);
 

@@ -30,7 +30,6 @@
 #include "settings.h"
 #include "tenant.h"
 
-#define MESSAGE_MAX		1024	/* bytes of an error message that are kept */
 #define DELAY_MAX		(INT64CONST(30) * USECS_PER_DAY)
 #define CODE_NOT_GIVEN	"failed"
 
@@ -291,12 +290,11 @@ get_failure(FunctionCallInfo fcinfo, OutboxFailure *failure)
 		failure->count_attempt = true;
 		failure->delay = get_delay(fcinfo, 4, "retry_after");
 	}
-	if (!PG_ARGISNULL(5) && outbox_keep_error_message == KEEP_MESSAGE_PRIMARY)
+	if (!PG_ARGISNULL(5))
 	{
 		text	   *message = PG_GETARG_TEXT_PP(5);
 
-		failure->message = pnstrdup(VARDATA_ANY(message),
-									pg_mbcliplen(VARDATA_ANY(message), VARSIZE_ANY_EXHDR(message), MESSAGE_MAX));
+		failure->message = outbox_kept_error_message(VARDATA_ANY(message), VARSIZE_ANY_EXHDR(message));
 	}
 }
 

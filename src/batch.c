@@ -23,7 +23,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
@@ -50,7 +49,6 @@
 #define SUBXIDS_MAX		48		/* of PGPROC_MAX_CACHED_SUBXIDS */
 #define BATCH_BYTES_MAX	(8 * 1024 * 1024)	/* of events */
 #define BATCH_BLOCK_BYTES	(1024 * 1024)
-#define MESSAGE_MAX		1024	/* bytes of a handler's message that are kept */
 
 static MemoryContext batch_context = NULL;
 static MemoryContext call_context = NULL;
@@ -718,19 +716,6 @@ run_transaction(Run *run)
 
 /* ---------------------------------------------------------------- failure */
 
-static char *
-kept_message(const ErrorData *error)
-{
-	int			len;
-
-	if (outbox_keep_error_message != KEEP_MESSAGE_PRIMARY || error->message == NULL)
-		return NULL;
-	len = strlen(error->message);
-	if (!pg_verify_mbstr(GetDatabaseEncoding(), error->message, len, true))
-		return NULL;
-	return pnstrdup(error->message, pg_mbcliplen(error->message, len, MESSAGE_MAX));
-}
-
 static void
 describe_failure(OutboxBatch *batch, const ErrorData *error)
 {
@@ -739,7 +724,9 @@ describe_failure(OutboxBatch *batch, const ErrorData *error)
 	memset(failure, 0, sizeof(*failure));
 	strlcpy(failure->sqlstate, unpack_sql_state(error->sqlerrcode), sizeof(failure->sqlstate));
 	strlcpy(failure->code, failure->sqlstate, sizeof(failure->code));
-	failure->message = kept_message(error);
+	if (error->message != NULL)
+		failure->message = outbox_kept_error_message(error->message, strlen(error->message));
+	outbox_kept_error_take_constraint(error, &failure->constraint);
 	batch->interruption = outbox_handler_interruption();
 	if (batch->interruption == INTERRUPTED_TIME_LIMIT)
 		strlcpy(failure->code, OUTBOX_CODE_HANDLER_TIMEOUT, sizeof(failure->code));
@@ -763,6 +750,29 @@ is_own_error(const OutboxBatch *batch, const ErrorData *error)
 	return batch->stage == STAGE_ASSEMBLY || batch->count == 0;
 }
 
+/* Its texts may be too large to be copied; the code is not. */
+static ErrorData *
+copy_error(void)
+{
+	ErrorData  *volatile error = NULL;
+	int			code = geterrcode();
+
+	PG_TRY();
+	{
+		error = CopyErrorData();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(batch_context);
+		error = palloc0(sizeof(ErrorData));
+		error->elevel = ERROR;
+		error->sqlerrcode = code;
+		error->assoc_context = batch_context;
+	}
+	PG_END_TRY();
+	return error;
+}
+
 static void
 take_failure(OutboxBatch *batch, Run *run)
 {
@@ -770,7 +780,7 @@ take_failure(OutboxBatch *batch, Run *run)
 
 	outbox_handler_running = false;
 	MemoryContextSwitchTo(batch_context);
-	error = CopyErrorData();
+	error = copy_error();
 	FlushErrorState();
 	batch->failed = true;
 	batch->failed_index = batch->stage == STAGE_HANDLER ? run->running : (batch->count == 1 ? 0 : -1);

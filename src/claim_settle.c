@@ -476,10 +476,6 @@ report_review(OutboxClaimSettle *settle, const OutboxException *x)
 	outbox_alert_review_required(s, id, DatumGetInt16(x->values[EX_REPLAY_NO]), attempts, code);
 	outbox_session_leave(&session);
 	SPI_finish();
-	ereport(LOG,
-			(errmsg("delivery needs review"),
-			 errdetail("Subscription \"%s\", event %s, attempt %d, code %s.", s->name,
-					   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(id))), attempts, code)));
 }
 
 /* ---------------------------------------------------------------- failing and releasing */

@@ -5,6 +5,7 @@
 #define OUTBOX_FAILURE_H
 
 #include "outbox.h"
+#include "kept_error.h"
 #include "subscription.h"
 
 /* codes of our own, beside SQLSTATEs and the codes handlers give */
@@ -28,6 +29,7 @@ typedef struct OutboxFailure
 	char		sqlstate[6];
 	char		code[OUTBOX_ERROR_CODE_MAX + 1];	/* what is shown: given by the handler, ours, or the SQLSTATE */
 	char	   *message;		/* NULL: not kept */
+	OutboxConstraint constraint;
 	OutboxAsked asked;
 	int64		delay;			/* us, of ASKED_RETRY_AFTER */
 	bool		count_attempt;

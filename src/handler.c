@@ -244,6 +244,12 @@ outbox_handler_enter(OutboxHandler *handler)
 	find_event_descriptor();
 }
 
+bool
+outbox_handler_is_entered(void)
+{
+	return OidIsValid(own_user);
+}
+
 /* ---------------------------------------------------------------- its argument */
 
 /* Do rows of this descriptor begin with the columns of outbox.event, byte for byte? */

@@ -96,6 +96,9 @@ extern void outbox_handler_finish(void);
 /* after the transaction, however it ended: session locks, prepared statements, settings */
 extern void outbox_handler_clean(void);
 
+/* does this transaction run as a handler's role?  What is logged meanwhile may hold its data */
+extern bool outbox_handler_is_entered(void);
+
 /* what cut the last call short */
 extern OutboxInterruption outbox_handler_interruption(void);
 

@@ -52,6 +52,7 @@ static bool grace_timer_made = false;
 #endif
 
 static volatile sig_atomic_t connecting = false;
+static emit_log_hook_type next_log_hook = NULL;
 
 static MemoryContext round_context = NULL;
 static const char *database_name = NULL;
@@ -70,6 +71,8 @@ static OutboxPresence look_up_extension(void);
 static long rest_after_error(OutboxTask *task, OutboxProcess *self, ErrorData *error);
 static bool is_worth_a_line(OutboxTask *task, const ErrorData *error);
 static void report(ErrorData *error);
+static void strip(ErrorData *error);
+static void filter_log(ErrorData *error);
 static void recover(OutboxTask *task, OutboxProcess *self);
 static void see_to_signals(void);
 static void add_context(void *argument);
@@ -83,6 +86,8 @@ outbox_process_begin(Datum argument, bool synchronous_commit)
 	uint32		generation;
 
 	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
+	next_log_hook = emit_log_hook;
+	emit_log_hook = filter_log;
 	install_signals();
 	BackgroundWorkerUnblockSignals();
 
@@ -344,9 +349,12 @@ is_worth_a_line(OutboxTask *task, const ErrorData *error)
 	return true;
 }
 
+/* One line of its own: details of a statement may be rows, and its context what it was called with. */
 static void
 report(ErrorData *error)
 {
+	strip(error);
+	error->context = psprintf("%s of database \"%s\"", MyBgworkerEntry->bgw_type, database_name);
 	PG_TRY();
 	{
 		ReThrowError(error);
@@ -357,6 +365,57 @@ report(ErrorData *error)
 		FlushErrorState();
 	}
 	PG_END_TRY();
+}
+
+/* ---------------------------------------------------------------- what gets into the log */
+
+/* All but the primary message and the hint. */
+static void
+strip(ErrorData *error)
+{
+	error->detail = NULL;
+	error->detail_log = NULL;
+	error->context = NULL;
+	error->backtrace = NULL;
+	error->internalquery = NULL;
+	error->hide_stmt = true;
+}
+
+static bool
+is_from(const ErrorData *error, const char *file)
+{
+	const char *slash = error->filename != NULL ? strrchr(error->filename, '/') : NULL;
+
+	return error->filename != NULL && strcmp(slash != NULL ? slash + 1 : error->filename, file) == 0;
+}
+
+/*
+ * While code of a handler's role runs, what is logged may be anything: what the handler raises, its
+ * statements with their parameters, their plans.  None of it gets into the server's log, at any level; what
+ * remains are the server's own words about locks, and about the end of the process.
+ */
+static void
+filter_handler(ErrorData *error)
+{
+	if (error->elevel < ERROR && !is_from(error, "proc.c"))
+	{
+		error->output_to_server = false;
+		return;
+	}
+	strip(error);
+	error->hint = NULL;
+	/* exit_on_error makes any error of the handler one */
+	if (error->elevel <= FATAL && !is_from(error, "proc.c") && !is_from(error, "postgres.c"))
+		error->message = psprintf("handler ended its process, code %s", unpack_sql_state(error->sqlerrcode));
+}
+
+static void
+filter_log(ErrorData *error)
+{
+	if (outbox_handler_is_entered())
+		filter_handler(error);
+	if (next_log_hook != NULL && error->output_to_server)
+		next_log_hook(error);
 }
 
 /* What the task wants to put right; when that fails too, it is not the news. */

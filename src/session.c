@@ -84,6 +84,9 @@ static const Setting process_settings[] = {
 	{"max_parallel_maintenance_workers", "0"},
 	{OUTBOX_COMPAT_FORCE_PARALLEL, "off"},
 	{"jit", "off"},
+	/* of modules that may be loaded: they would write our parameters, and those of handlers, into the log */
+	{"auto_explain.log_min_duration", "-1"},
+	{"pgaudit.log_parameter", "off"},
 };
 
 /* what stood there before: handlers find these */

@@ -411,7 +411,8 @@ outbox_settle_fail_started(const OutboxSubscription *s, OutboxDelivery *d, const
 	args[5] = TimestampTzGetDatum(now + verdict.delay);
 	nulls[5] = verdict.review ? 'n' : ' ';
 	args[6] = CStringGetTextDatum(failure->code);
-	args[7] = text_datum(failure->message, &nulls[7]);
+	args[7] = text_datum(failure->message != NULL ? failure->message :
+						 outbox_kept_error_constraint(failure->sqlstate, &failure->constraint), &nulls[7]);
 	args[8] = TimestampTzGetDatum(now);
 	outbox_store_run(&fail_exception, args, nulls, 0);
 	if (verdict.counted)
@@ -425,14 +426,7 @@ outbox_settle_fail_started(const OutboxSubscription *s, OutboxDelivery *d, const
 		close_gate(s, d);
 	guard_failure(s, d, &verdict);
 	if (verdict.review)
-	{
 		outbox_alert_review_required(s, &d->event_id, d->replay_no, d->attempts_before + d->attempts, failure->code);
-		ereport(LOG,
-				(errmsg("delivery needs review"),
-				 errdetail("Subscription \"%s\", event %s, attempt %d, code %s.", s->name,
-						   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&d->event_id))),
-						   d->attempts_before + d->attempts, failure->code)));
-	}
 }
 
 void
