@@ -11,6 +11,7 @@ insert_values="'task.created', p, 'task', i::text, 'task:' || i, 'tenant-1', 'us
 bench_publish() {
     set_dispatch off
     in_server_cost
+    guard_cost
     batch_cost
     transaction_rate "alone"
     set_dispatch on
@@ -46,6 +47,24 @@ in_server_cost() {
         ((i)) || echo "truncate bench.result;"
     done | sql
     compare "publish(): in the server, $CALLS calls in one DO block" "us/call" "$(kept call_ours)" "$(kept call_insert)" le 0.9
+}
+
+# ------------------------------------------------------------ what the checks cost
+
+# The same event under a type with a list of ten keys, and without anybody looking for sensitive data.
+guard_cost() {
+    local i
+    for ((i = 0; i <= ROUNDS; i++)); do
+        loop_of call_checked "perform outbox.publish($publish_arguments)"
+        loop_of call_listed "perform outbox.publish(${publish_arguments/task.created/task.listed})"
+        echo "set outbox.sensitive_data = off;"
+        loop_of call_unchecked "perform outbox.publish($publish_arguments)"
+        echo "reset outbox.sensitive_data;"
+        ((i)) || echo "delete from bench.result where name in ('call_checked', 'call_listed', 'call_unchecked');"
+    done | { echo "do 'begin perform outbox.define_event_type(''task.listed'', required_keys => ''{title}'',
+        allowed_keys => ''{title,owner,due,priority,note,room,seats,floor,starts_at,ends_at}''); end';" && cat; } | sql
+    compare "publish() with a list of ten keys, against without" "us/call" "$(kept call_listed)" "$(kept call_checked)" le 1.053
+    compare "publish() with sensitive_data = reject, against off" "us/call" "$(kept call_checked)" "$(kept call_unchecked)"
 }
 
 # ------------------------------------------------------------ a thousand at once
