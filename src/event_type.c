@@ -159,7 +159,7 @@ compare_strings(const void *a, const void *b)
 	return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
-/* The elements of a list, sorted and each once; NULL when the list is. */
+/* The elements of a list, sorted and each once; none when the list is null. */
 static char **
 read_list(OutboxTypeDefinition *definition, OutboxTypeColumn column, int *count)
 {
@@ -170,7 +170,7 @@ read_list(OutboxTypeDefinition *definition, OutboxTypeColumn column, int *count)
 
 	*count = 0;
 	if (definition->nulls[column])
-		return NULL;
+		return palloc0(sizeof(char *));
 	deconstruct_array(DatumGetArrayTypeP(definition->values[column]), TEXTOID, -1, false, TYPALIGN_INT,
 					  &elements, &nulls, &n);
 	if (n > PATHS_MAX)
@@ -228,7 +228,7 @@ compile_allowed(OutboxEventType *type, OutboxTypeDefinition *definition)
 	int			n;
 
 	list = read_list(definition, ET_ALLOWED_KEYS, &n);
-	type->closed = list != NULL;
+	type->closed = !definition->nulls[ET_ALLOWED_KEYS];
 	for (int i = 0; i < n; i++)
 	{
 		parse_path(ET_ALLOWED_KEYS, list[i], &path);
@@ -399,7 +399,7 @@ compile_key_types(OutboxEventType *type, OutboxTypeDefinition *definition)
 	JsonbIteratorToken token;
 	JsonbValue	value;
 	Jsonb	   *json;
-	char	   *key = NULL;
+	const char *key = "";
 
 	if (definition->nulls[ET_KEY_TYPES])
 		return;

@@ -40,7 +40,7 @@ typedef struct Level
 	OutboxKeyStep step;			/* the key at hand; {NULL, 0}: an element */
 } Level;
 
-#define LEVELS_AT_ONCE 16
+#define LEVELS_AT_ONCE 8
 
 typedef struct Walk
 {
@@ -452,7 +452,7 @@ walk_document(Walk *walk, Jsonb *document, const Place *root)
 {
 	JsonbIterator *it = JsonbIteratorInit(&document->root);
 	JsonbIteratorToken token;
-	JsonbValue	value;
+	JsonbValue	value = {0};
 	Place		place = *root;
 
 	while ((token = JsonbIteratorNext(&it, &value, false)) != WJB_DONE)
@@ -504,7 +504,7 @@ void
 outbox_payload_check(Jsonb *document, const OutboxEventType *type, bool is_headers,
 					 bool look_for_sensitive, OutboxFinding *wrong, OutboxFinding *sensitive)
 {
-	Walk		walk;
+	Walk		walk = {0};
 	Place		root = {.enabled = OUTBOX_DETECT_ALL, .enabled_below = OUTBOX_DETECT_ALL};
 
 	wrong->fault = sensitive->fault = FAULT_NONE;
@@ -513,7 +513,6 @@ outbox_payload_check(Jsonb *document, const OutboxEventType *type, bool is_heade
 	walk.detect = look_for_sensitive;
 	walk.wrong = wrong;
 	walk.sensitive = sensitive;
-	walk.depth = 0;
 	walk.room = LEVELS_AT_ONCE;
 	walk.levels = walk.first_levels;
 	if (type != NULL)

@@ -393,9 +393,11 @@ convert_key(const char *key, int len, char *converted, int room)
 static uint32
 classify_korean(const char *key, int len)
 {
-	char		converted[KEY_BYTES_MAX * MAX_CONVERSION_GROWTH + 1];
+	char		converted[KEY_BYTES_MAX * MAX_CONVERSION_GROWTH + 1] = "";
 	char		squeezed[sizeof(converted)];
-	int			n = squeeze(converted, convert_key(key, len, converted, sizeof(converted)), squeezed);
+	int			n = convert_key(key, len, converted, sizeof(converted));
+
+	n = squeeze(converted, n, squeezed);
 
 	for (int i = 0; i < lengthof(korean_ends); i++)
 	{
@@ -447,7 +449,7 @@ classify(const char *key, int len)
 typedef struct SeenKey
 {
 	int8		len;			/* 0: none */
-	int8		in_key;
+	uint8		in_key;
 	uint16		classes;
 	char		key[SEEN_BYTES_MAX];
 } SeenKey;
