@@ -130,6 +130,15 @@ advance_to(Level *level, const OutboxKeyStep *key)
 	return NULL;
 }
 
+/* Keys and elements come within something that is open. */
+static Level *
+innermost(Walk *walk)
+{
+	if (walk->depth == 0)
+		pg_unreachable();
+	return &walk->levels[walk->depth - 1];
+}
+
 static void
 open_place(const Level *level, Place *place)
 {
@@ -142,7 +151,7 @@ open_place(const Level *level, Place *place)
 static void
 enter_key(Walk *walk, const JsonbValue *key, Place *place)
 {
-	Level	   *level = &walk->levels[walk->depth - 1];
+	Level	   *level = innermost(walk);
 	OutboxDetector in_key;
 
 	level->step.key = key->val.string.val;
@@ -162,9 +171,9 @@ enter_key(Walk *walk, const JsonbValue *key, Place *place)
 
 /* The place of the elements of the innermost array: their key is the array's. */
 static void
-enter_element(const Walk *walk, Place *place)
+enter_element(Walk *walk, Place *place)
 {
-	const Level *level = &walk->levels[walk->depth - 1];
+	const Level *level = innermost(walk);
 
 	open_place(level, place);
 	enter_node(place, level->place.node != NULL ? level->place.node->element : NULL);
@@ -427,7 +436,7 @@ note_missing(Walk *walk, const OutboxKeyNode *node, uint64 missing)
 static void
 pop_level(Walk *walk)
 {
-	Level	   *level = &walk->levels[walk->depth - 1];
+	Level	   *level = innermost(walk);
 
 	if (level->missing != 0)
 		note_missing(walk, level->place.node, level->missing);
@@ -452,7 +461,7 @@ walk_document(Walk *walk, Jsonb *document, const Place *root)
 {
 	JsonbIterator *it = JsonbIteratorInit(&document->root);
 	JsonbIteratorToken token;
-	JsonbValue	value = {0};
+	JsonbValue	value;
 	Place		place = *root;
 
 	while ((token = JsonbIteratorNext(&it, &value, false)) != WJB_DONE)
@@ -485,7 +494,7 @@ walk_document(Walk *walk, Jsonb *document, const Place *root)
 				check_stands_for_object(walk, &place);
 				break;
 			case WJB_VALUE:
-				count_required(&walk->levels[walk->depth - 1], &place, value.type == jbvNull);
+				count_required(innermost(walk), &place, value.type == jbvNull);
 				check_scalar(walk, &value, &place);
 				if (value.type != jbvNull || place.node == NULL || place.node->required)
 					check_stands_for_object(walk, &place);
@@ -504,7 +513,7 @@ void
 outbox_payload_check(Jsonb *document, const OutboxEventType *type, bool is_headers,
 					 bool look_for_sensitive, OutboxFinding *wrong, OutboxFinding *sensitive)
 {
-	Walk		walk = {0};
+	Walk		walk;
 	Place		root = {.enabled = OUTBOX_DETECT_ALL, .enabled_below = OUTBOX_DETECT_ALL};
 
 	wrong->fault = sensitive->fault = FAULT_NONE;
@@ -513,6 +522,7 @@ outbox_payload_check(Jsonb *document, const OutboxEventType *type, bool is_heade
 	walk.detect = look_for_sensitive;
 	walk.wrong = wrong;
 	walk.sensitive = sensitive;
+	walk.depth = 0;
 	walk.room = LEVELS_AT_ONCE;
 	walk.levels = walk.first_levels;
 	if (type != NULL)
