@@ -443,7 +443,7 @@ save_catch_up(int32 subscription_id, const CatchUp *state)
 
 /* What to write down after a chunk: further on, joined, or the next stretch. */
 static void
-advance_catch_up(CatchUp *state, const pg_uuid_t *last, bool final)
+advance_catch_up(CatchUp *state, const pg_uuid_t *last, bool final, bool history)
 {
 	if (!final && last != NULL)
 	{
@@ -452,7 +452,8 @@ advance_catch_up(CatchUp *state, const pg_uuid_t *last, bool final)
 		return;
 	}
 	state->has_through = false;
-	state->joined = outbox_snapshot_equals(state->to, seen);
+	/* the history ends at the seam, never where the ticks are */
+	state->joined = !history && outbox_snapshot_equals(state->to, seen);
 	state->from = state->joined ? NULL : state->to;
 	state->to = NULL;
 }
@@ -486,14 +487,23 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 	OutboxCandidateList list;
 	OutboxCandidateRange range;
 	int			to;
+	bool		history;
 
 	if (!load_catch_up(s->id, &state) || state.joined)
 	{
 		commit_transaction();
 		return false;
 	}
+	/* what the seam sees comes first, whole; then, as without start_at, what it does not see */
+	history = state.from == NULL && s->has_start_at && s->seam_incarnation == incarnation;
+	if (history && !outbox_snapshot_covers(seen, s->seam))
+	{
+		/* the ticks are not that far: the next one is */
+		commit_transaction();
+		return false;
+	}
 	if (state.to == NULL)
-		state.to = seen;
+		state.to = history ? outbox_snapshot_without(s->seam, s->seam_xid) : seen;
 	range = (OutboxCandidateRange) {incarnation, state.from ? state.from : below_seam(s), state.to, state.has_through ? &state.through : NULL};
 	if (state.from == NULL && s->has_start_at)
 		outbox_candidate_collect_history(&list, &range, s->start_at);
@@ -502,7 +512,7 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 	to = Min(CHUNK_EVENTS, list.count);
 	route_candidates(placement, &list, 0, to, s);
 	outbox_placement_end(placement);
-	advance_catch_up(&state, to > 0 ? &list.items[to - 1].id : NULL, to == list.count && !list.truncated);
+	advance_catch_up(&state, to > 0 ? &list.items[to - 1].id : NULL, to == list.count && !list.truncated, history);
 	save_catch_up(s->id, &state);
 	commit_transaction();
 	note_delayed(placement);

@@ -85,3 +85,38 @@ outbox_snapshot_equals(const OutboxSnapshot *a, const OutboxSnapshot *b)
 	return a->xmin == b->xmin && a->xmax == b->xmax && a->nxip == b->nxip &&
 		memcmp(a->xip, b->xip, a->nxip * sizeof(uint64)) == 0;
 }
+
+bool
+outbox_snapshot_covers(const OutboxSnapshot *later, const OutboxSnapshot *earlier)
+{
+	if (later->xmax < earlier->xmax)
+		return false;
+	for (int i = 0; i < later->nxip; i++)
+	{
+		if (outbox_snapshot_sees(earlier, later->xip[i]))
+			return false;
+	}
+	return true;
+}
+
+OutboxSnapshot *
+outbox_snapshot_without(const OutboxSnapshot *snapshot, uint64 xid)
+{
+	OutboxSnapshot *result = palloc(sizeof(OutboxSnapshot));
+	int			n = 0;
+
+	*result = *snapshot;
+	if (!outbox_snapshot_sees(snapshot, xid))
+		return result;
+	result->xmin = Min(snapshot->xmin, xid);
+	result->xip = palloc((snapshot->nxip + 1) * sizeof(uint64));
+	while (n < snapshot->nxip && snapshot->xip[n] < xid)
+	{
+		result->xip[n] = snapshot->xip[n];
+		n++;
+	}
+	result->xip[n] = xid;
+	memcpy(&result->xip[n + 1], &snapshot->xip[n], (snapshot->nxip - n) * sizeof(uint64));
+	result->nxip = snapshot->nxip + 1;
+	return result;
+}

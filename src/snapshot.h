@@ -26,4 +26,10 @@ extern OutboxSnapshot *outbox_snapshot_empty(void);
 extern bool outbox_snapshot_sees(const OutboxSnapshot *snapshot, uint64 xid);
 extern bool outbox_snapshot_equals(const OutboxSnapshot *a, const OutboxSnapshot *b);
 
+/* does `later` see all that `earlier` sees? */
+extern bool outbox_snapshot_covers(const OutboxSnapshot *later, const OutboxSnapshot *earlier);
+
+/* the same snapshot, but for one transaction that counts as running; palloc'd */
+extern OutboxSnapshot *outbox_snapshot_without(const OutboxSnapshot *snapshot, uint64 xid);
+
 #endif							/* OUTBOX_SNAPSHOT_H */
