@@ -56,7 +56,7 @@ ISOLATION = $(sort $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isol
 ISOLATION_OPTS = --inputdir=test/isolation
 EXTRA_CLEAN = outbox--$(EXTVERSION).sql
 
-PG_CPPFLAGS = -Isrc
+PG_CPPFLAGS = -Isrc -DOUTBOX_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 
 # no bitcode: inlining our functions into compiled expressions gains nothing
@@ -72,6 +72,6 @@ include $(PGXS)
 outbox--$(EXTVERSION).sql: $(CHAPTERS) outbox.control
 	cat $(CHAPTERS) > $@
 
-$(OBJS): $(wildcard src/*.h) Makefile
+$(OBJS): $(wildcard src/*.h) Makefile outbox.control
 
 endif

@@ -91,7 +91,7 @@ insert into rights_test.decision values
     ('tenant_is_visible', 'pwom'), ('event_is_visible', 'pwom'), ('sees_all_tenants', 'pwom'),
     -- views
     ('delivery', 'om'), ('attempt', 'om'), ('review_required', 'om'), ('blocked_key', 'om'), ('subscription_status', 'om'), ('worker_status', 'om'),
-    ('operator_log', 'om'), ('event_type', 'om'), ('metrics', 'om'), ('failure_metrics', 'om'), ('review_metrics', 'om'), ('server_metrics', 'om'),
+    ('operator_log', 'om'), ('event_type', 'om'), ('metrics', 'om'), ('failure_metrics', 'om'), ('review_metrics', 'om'), ('server_metrics', 'om'), ('maintenance_status', 'om'),
     ('snapshot_holder', 'om'), ('unmatched_event_type', 'om'),
     ('event', ''), ('event_history', '');
 create view rights_test.object as

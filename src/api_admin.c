@@ -176,7 +176,6 @@ static OutboxStatement open_gates = {
 	1, {INT4OID}
 };
 
-/* deleting the subscription's row takes its state and its lanes along */
 static OutboxStatement deletions[] = {
 	{"delete from outbox.parked where gate_id in (select gate_id from outbox.gate where subscription_id = $1)", 1, {INT4OID}},
 	{"delete from outbox.gate where subscription_id = $1", 1, {INT4OID}},
@@ -188,6 +187,8 @@ static OutboxStatement deletions[] = {
 	{"delete from outbox.lane_lease where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.role_grant g using outbox.subscription s"
 	" where s.subscription_id = $1 and g.kind = 'worker' and g.scope = s.subscription", 1, {INT4OID}},
+	{"delete from outbox.lane where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.subscription_state where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };
 

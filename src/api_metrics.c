@@ -151,9 +151,8 @@ outbox_published_at_of(PG_FUNCTION_ARGS)
 	Datum		at = 0;
 	bool		isnull = true;
 
-	if (!outbox_segment_find(id, false, &segment))
-		PG_RETURN_NULL();
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
+	outbox_segment_find(id, &segment);
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, outbox_segment_snapshot(&segment), 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
 	outbox_store_rescan(&scan);
 	if (outbox_store_next(&scan, true))

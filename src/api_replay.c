@@ -229,8 +229,7 @@ open_receipts(Replay *replay, const pg_uuid_t *id)
 		outbox_event_id_compare(id, &replay->segment.to) < 0)
 		return;
 	close_receipts(replay);
-	if (!outbox_segment_find(id, false, &replay->segment))
-		elog(ERROR, "an event has no segment");
+	outbox_segment_find(id, &replay->segment);
 	outbox_store_begin_scan(&replay->receipts, replay->segment.receipt_log, replay->segment.receipt_log_pk, SnapshotSelf, 2);
 	outbox_store_set_key(&replay->receipts, 1, BTEqualStrategyNumber, Int32GetDatum(replay->subscription_id));
 	replay->receipts_open = true;

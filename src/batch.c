@@ -105,20 +105,18 @@ reader_snapshot(OutboxEventReader *reader)
 	return reader->snapshot != NULL ? reader->snapshot : GetActiveSnapshot();
 }
 
-static bool
+static void
 reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 {
 	if (reader->open && outbox_event_id_compare(id, &reader->segment.from) >= 0 &&
 		outbox_event_id_compare(id, &reader->segment.to) < 0)
-		return true;
+		return;
 	outbox_batch_close_reader(reader);
-	if (!outbox_segment_find(id, false, &reader->segment))
-		return false;
+	outbox_segment_find(id, &reader->segment);
 	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
-							reader_snapshot(reader), 1);
+							reader->segment.kept ? SnapshotSelf : reader_snapshot(reader), 1);
 	reader->nblocks = 0;
 	reader->open = true;
-	return true;
 }
 
 /* Is it where it was?  The log is never updated, but its table may be rewritten, or restored from a dump. */
@@ -139,8 +137,7 @@ bool
 outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid,
 						TupleTableSlot **slot)
 {
-	if (!reader_move_to(reader, id))
-		return false;
+	reader_move_to(reader, id);
 	if (tid != NULL && ItemPointerIsValid(tid) && read_at(reader, id, tid))
 	{
 		*slot = reader->scan.slot;
@@ -209,8 +206,7 @@ open_receipts(Run *run, const pg_uuid_t *id)
 		return;
 	if (run->receipts != NULL)
 		outbox_store_close_writer(run->receipts);
-	if (!outbox_segment_find(id, false, &segment))
-		elog(ERROR, "an event has no segment");
+	outbox_segment_find(id, &segment);
 	run->receipts = outbox_store_open_writer(segment.receipt_log);
 	run->receipts_from = segment.from;
 	run->receipts_to = segment.to;

@@ -93,8 +93,7 @@ type_of(const pg_uuid_t *id)
 	Datum		type = 0;
 	bool		isnull;
 
-	if (!outbox_segment_find(id, false, &segment))
-		return CStringGetTextDatum("");
+	outbox_segment_find(id, &segment);
 	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, SnapshotSelf, 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
 	outbox_store_rescan(&scan);
@@ -125,13 +124,24 @@ append(const Counted *row, int n)
 	outbox_store_close_writer(writer);
 }
 
+/* Not while a dump is restored, whose segments may not be there yet: outbox.activate() counts anew. */
+static bool
+is_counted(void)
+{
+	OutboxIncarnation known;
+
+	outbox_extension_incarnation(&known);
+	return known.recorded && !known.held;
+}
+
 void
 outbox_exception_count_change(Relation rel, HeapTuple before, HeapTuple after)
 {
 	Counted		old = read_row(rel, before);
 	Counted		new = read_row(rel, after);
 
-	if (old.is && new.is && old.subscription_id == new.subscription_id && strcmp(old.status, new.status) == 0)
+	if (!is_counted() ||
+		(old.is && new.is && old.subscription_id == new.subscription_id && strcmp(old.status, new.status) == 0))
 		return;
 	if (old.is)
 		append(&old, -1);

@@ -17,8 +17,10 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -86,6 +88,104 @@ outbox_extension_relid(const char *relname)
 	return relid;
 }
 
+/* ---------------------------------------------------------------- versions */
+
+bool
+outbox_extension_is_current(const OutboxExtension *extension)
+{
+	/* a script under way is about to make it so */
+	return creating_extension || strcmp(extension->version, OUTBOX_VERSION) == 0;
+}
+
+/* Numbers, with dots between them. */
+bool
+outbox_extension_is_newer(const OutboxExtension *extension)
+{
+	const char *theirs = extension->version;
+	const char *ours = OUTBOX_VERSION;
+
+	while (*theirs != '\0' || *ours != '\0')
+	{
+		char	   *their_end;
+		char	   *our_end;
+		long		their_part = strtol(theirs, &their_end, 10);
+		long		our_part = strtol(ours, &our_end, 10);
+
+		if (their_part != our_part)
+			return their_part > our_part;
+		if (their_end == theirs && our_end == ours)
+			break;
+		theirs = their_end + (*their_end == '.');
+		ours = our_end + (*our_end == '.');
+	}
+	return false;
+}
+
+void
+outbox_extension_report_version(int elevel, const OutboxExtension *extension)
+{
+	ereport(elevel,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("extension \"%s\" is of version %s, the server runs the library of version %s",
+					OUTBOX_LIBRARY, extension->version, OUTBOX_VERSION),
+			 outbox_extension_is_newer(extension) ?
+			 errhint("Restart the server, which then loads the newer library.") :
+			 errhint("Run ALTER EXTENSION outbox UPDATE in this database.")));
+}
+
+/* ---------------------------------------------------------------- pg_upgrade */
+
+#define UPGRADE_MARK "outbox.upgraded"
+
+/* In the postmaster, whose working directory is the data folder. */
+void
+outbox_extension_mark_upgrade(void)
+{
+	FILE	   *file = AllocateFile(UPGRADE_MARK, "w");
+
+	if (file == NULL ||
+		fprintf(file, UINT64_FORMAT "\n", GetSystemIdentifier()) < 0 ||
+		fflush(file) != 0 || pg_fsync(fileno(file)) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", UPGRADE_MARK)));
+	FreeFile(file);
+}
+
+static bool
+was_upgraded(void)
+{
+	FILE	   *file = AllocateFile(UPGRADE_MARK, "r");
+	uint64		system_identifier = 0;
+
+	if (file == NULL)
+		return false;
+	if (fscanf(file, "%" INT64_MODIFIER "u", &system_identifier) != 1)
+		system_identifier = 0;
+	FreeFile(file);
+	return system_identifier == GetSystemIdentifier();
+}
+
+static OutboxStatement update_system_identifier = {
+	"update outbox.incarnation set system_identifier = $2 where incarnation = $1 and system_identifier <> $2",
+	2, {INT4OID, INT8OID}
+};
+
+void
+outbox_extension_settle_upgrade(void)
+{
+	OutboxIncarnation known;
+	Datum		args[2];
+
+	outbox_extension_incarnation(&known);
+	if (!known.recorded || known.held)
+		return;
+	args[0] = Int32GetDatum(known.incarnation);
+	args[1] = Int64GetDatum((int64) GetSystemIdentifier());
+	if (outbox_store_run(&update_system_identifier, args, NULL, 0) > 0)
+		CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
+}
+
 /* ---------------------------------------------------------------- incarnation */
 
 static void
@@ -122,6 +222,15 @@ read_newest(int *incarnation, uint64 *system_identifier, Oid *database)
 }
 
 static void
+check_version(void)
+{
+	OutboxExtension extension;
+
+	if (outbox_extension_lookup(&extension) && !outbox_extension_is_current(&extension))
+		outbox_extension_report_version(ERROR, &extension);
+}
+
+static void
 load_incarnation(void)
 {
 	static bool registered = false;
@@ -136,11 +245,13 @@ load_incarnation(void)
 		registered = true;
 	}
 	incarnation_relid = outbox_extension_relid("incarnation");
+	check_version();
 	invalidations = incarnation_invalidations;
 	known_incarnation.recorded = read_newest(&newest, &system_identifier, &database);
 	if (known_incarnation.recorded)
 	{
-		known_incarnation.held = (system_identifier != GetSystemIdentifier() || database != MyDatabaseId);
+		known_incarnation.held = database != MyDatabaseId ||
+			(system_identifier != GetSystemIdentifier() && !was_upgraded());
 		known_incarnation.incarnation = newest + (known_incarnation.held ? 1 : 0);
 	}
 	else

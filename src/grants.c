@@ -110,6 +110,7 @@ static const GrantedObject granted_views[] = {
 	{"review_required", O | M},
 	{"blocked_key", O | M},
 	{"subscription_status", O | M},
+	{"maintenance_status", O | M},
 	{"worker_status", O | M},
 	{"operator_log", O | M},
 	{"event_type", O | M},

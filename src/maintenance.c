@@ -1,18 +1,18 @@
 /*
- * maintenance.c - upkeep, a little at a time.
+ * maintenance.c - what upkeep does to rows, a bounded number at a time.
  *
- * The router calls this between rounds.  Each step is a small transaction that
- * waits for nobody: it makes one segment ahead, seals what is past, ends a
- * routing generation that is drained, takes expired leases of external workers back, or trims a bounded number of rows that
- * nobody reads any more (lane entries and cursors behind the lanes' cursors, ticks before
- * the last, entries of subscriptions that are gone).
+ * Rows that nobody reads any more go: lane entries and cursors behind the lanes'
+ * cursors, ticks before the last, entries of subscriptions that are gone; and what is
+ * older than its window: keys of deduplication, batches, failed attempts, discarded
+ * deliveries; leases of external workers that have ended.  A routing generation that is drained is ended here too.  upkeep.c says when.
  */
 #include "outbox.h"
 
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -20,7 +20,6 @@
 #include "utils/timestamp.h"
 
 #include "claim_lease.h"
-#include "claim_settle.h"
 #include "counters.h"
 #include "event_id.h"
 #include "exception_count.h"
@@ -36,14 +35,10 @@
 #include "subscription.h"
 #include "wakeup.h"
 
-#define SEGMENTS_AHEAD_DAYS	30
-#define PAUSE_US			(10 * USECS_PER_SEC)	/* between two rounds of upkeep */
 #define TRIM_ROWS			2000	/* in one transaction: routing waits for it */
-#define TRIM_BY_US			(60 * USECS_PER_SEC)	/* so long it makes way for workers */
-#define FIRST_TRIM			2	/* the step of the first subscription */
 #define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
-#define TAKE_BACK			50	/* expired leases in one transaction */
 #define TRIM_GATES			200 /* parked events are looked at gate by gate */
+#define BLOCKS				1000	/* read in one transaction */
 
 static OutboxStatement select_horizon = {
 	"select pg_snapshot_xmin(t.target)::text from outbox.tick t"
@@ -191,19 +186,73 @@ static OutboxStatement trim_orphans = {
 	1, {INT4OID}
 };
 
+static OutboxStatement trim_dedup = {
+	"delete from outbox.dedup where ctid = any (array(select d.ctid from outbox.dedup d"
+	" where d.ctid >= $1 and d.ctid < $2 and d.published_at < $3 for update skip locked))",
+	3, {TIDOID, TIDOID, TIMESTAMPTZOID}
+};
+
+static OutboxStatement trim_consumed = {
+	"delete from outbox.consumed where ctid = any (array(select c.ctid from outbox.consumed c"
+	" where c.ctid >= $1 and c.ctid < $2 and c.consumed_at < $3 for update skip locked))",
+	3, {TIDOID, TIDOID, TIMESTAMPTZOID}
+};
+
+static OutboxStatement select_oldest_segment = {
+	"select min_id.from_id from (select (select s.from_id from outbox.segment s order by s.from_id limit 1)) min_id (from_id)"
+};
+
+/* those of receipts that were kept stay, and are passed over */
+static OutboxStatement trim_batches = {
+	"with old as (select b.batch_id from outbox.batch b where b.batch_id < $1 and b.batch_id > $2"
+	" order by b.batch_id limit $3),"
+	" gone as (delete from outbox.batch b using old where b.batch_id = old.batch_id and not exists ("
+	"  select from outbox.receipt_log_kept k where k.batch_id = old.batch_id) returning 1)"
+	" select (select count(*) from gone), (select count(*) from old), (select max(batch_id) from old)",
+	3, {INT8OID, INT8OID, INT4OID}
+};
+
+static OutboxStatement trim_attempts = {
+	"with old as (select a.attempt_id from outbox.attempt_log a where a.attempt_id > $2 and a.failed_at < $1"
+	" order by a.attempt_id limit $3),"
+	" gone as (delete from outbox.attempt_log a using old where a.attempt_id = old.attempt_id and not exists ("
+	"  select from outbox.delivery_exception x where x.subscription_id = a.subscription_id and x.event_id = a.event_id"
+	"  and x.replay_no = a.replay_no and x.status <> 'DISCARDED') returning 1)"
+	" select (select count(*) from gone), (select count(*) from old), (select max(attempt_id) from old)",
+	3, {TIMESTAMPTZOID, INT8OID, INT4OID}
+};
+
+/* a worker has seen them, and let the key go on */
+static OutboxStatement trim_discarded = {
+	"delete from outbox.delivery_exception where ctid = any (array(select x.ctid from outbox.delivery_exception x"
+	" where x.subscription_id in (select s.subscription_id from outbox.subscription s) and x.event_id < $2"
+	" and x.status = 'DISCARDED' and x.gate_released and coalesce(x.failed_at, '-infinity') < $1"
+	" limit $3 for update skip locked))",
+	3, {TIMESTAMPTZOID, UUIDOID, INT4OID}
+};
+
+static OutboxStatement count_overdue = {
+	"select count(*) from outbox.delivery_exception x"
+	" where x.subscription_id in (select s.subscription_id from outbox.subscription s)"
+	" and x.event_id < $2 and x.status = 'REVIEW_REQUIRED' and x.failed_at < $1",
+	2, {TIMESTAMPTZOID, UUIDOID}
+};
+
 /* ---------------------------------------------------------------- sealing */
 
-static void
-seal_segments(int incarnation)
+/* In the router, what it remembers is newer than the last tick when there was nothing to route since. */
+bool
+outbox_maintenance_seal(int incarnation)
 {
 	Datum		arg = Int32GetDatum(incarnation);
+	uint64		horizon = outbox_routing_horizon();
 	bool		isnull;
 
 	if (outbox_store_run(&any_unjoined, NULL, NULL, 1) > 0)
-		return;
-	if (outbox_store_run(&select_horizon, &arg, NULL, 1) == 0)
-		return;
-	outbox_segment_seal(strtou64(TextDatumGetCString(outbox_store_value(0, 1, &isnull)), NULL, 10));
+		return false;
+	if (outbox_store_run(&select_horizon, &arg, NULL, 1) > 0)
+		horizon = Max(horizon, strtou64(TextDatumGetCString(outbox_store_value(0, 1, &isnull)), NULL, 10));
+	return outbox_segment_seal(horizon);
 }
 
 /* ---------------------------------------------------------------- generations of lanes */
@@ -325,8 +374,8 @@ end_generation(const OutboxSubscription *s, bool *more)
 }
 
 /* Those that wait for it wait for us: looked at in each step, until there is none.  True when there is more to do at once. */
-static bool
-end_generations(OutboxSubscription *subscriptions, int n)
+bool
+outbox_maintenance_end_generations(OutboxSubscription *subscriptions, int n)
 {
 	static uint64 settled = 0;
 	uint64		version = outbox_subscription_version();
@@ -374,25 +423,31 @@ trimmed_lane(int32 subscription_id, int32 lane)
 	return trimmed;
 }
 
+static int64
+count_value(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = outbox_store_value(row, column, &isnull);
+
+	return isnull ? 0 : DatumGetInt64(value);
+}
+
 static bool
-trim_table(OutboxStatement *statement, const OutboxSubscription *s, int32 lane, int64 *reached)
+trim_table(OutboxPass *pass, OutboxStatement *statement, const OutboxSubscription *s, int32 lane, int64 *reached)
 {
 	Datum		args[4] = {Int32GetDatum(s->id), Int32GetDatum(lane), Int32GetDatum(TRIM_ROWS), Int64GetDatum(*reached)};
-	bool		isnull;
 	int64		rows;
-	Datum		last;
 
 	outbox_store_run(statement, args, NULL, 0);
-	rows = DatumGetInt64(outbox_store_value(0, 1, &isnull));
-	last = outbox_store_value(0, 2, &isnull);
-	if (!isnull)
-		*reached = DatumGetInt64(last);
+	rows = count_value(0, 1);
+	*reached = Max(*reached, count_value(0, 2));
+	pass->removed += rows;
 	return rows == TRIM_ROWS;
 }
 
 /* Behind the cursor nobody looks any more.  True when there is more of it. */
 static bool
-trim_lanes(const OutboxSubscription *s)
+trim_lanes_of(OutboxPass *pass, const OutboxSubscription *s)
 {
 	bool		more = false;
 
@@ -400,27 +455,27 @@ trim_lanes(const OutboxSubscription *s)
 	{
 		TrimmedLane *trimmed = trimmed_lane(s->id, lane);
 
-		more = trim_table(&trim_entries, s, lane, &trimmed->entries);
-		more |= trim_table(&trim_cursors, s, lane, &trimmed->cursors);
-		more |= trim_table(&trim_lane_leases, s, lane, &trimmed->leases);
+		more = trim_table(pass, &trim_entries, s, lane, &trimmed->entries);
+		more |= trim_table(pass, &trim_cursors, s, lane, &trimmed->cursors);
+		more |= trim_table(pass, &trim_lane_leases, s, lane, &trimmed->leases);
 	}
 	return more;
 }
 
 /* what is counted of subscriptions that are gone */
 static void
-trim_counters(OutboxSubscription *subscriptions, int n)
+trim_counters(OutboxPass *pass)
 {
-	int32	   *ids = palloc(sizeof(int32) * Max(1, n));
+	int32	   *ids = palloc(sizeof(int32) * Max(1, pass->nsubscriptions));
 
-	for (int i = 0; i < n; i++)
-		ids[i] = subscriptions[i].id;
-	outbox_counters_keep_only(n, ids);
+	for (int i = 0; i < pass->nsubscriptions; i++)
+		ids[i] = pass->subscriptions[i].id;
+	outbox_counters_keep_only(pass->nsubscriptions, ids);
 }
 
 /* Leases that have ended, an hour after they expired at the earliest. */
-static bool
-trim_ended_leases(void)
+bool
+outbox_maintenance_trim_leases(OutboxPass *pass)
 {
 	static TimestampTz reached = DT_NOBEGIN;
 	OutboxDatabase *db = outbox_shmem_my_database();
@@ -440,14 +495,15 @@ trim_ended_leases(void)
 	outbox_store_run(&trim_leases, args, NULL, 0);
 	rows = DatumGetInt64(outbox_store_value(0, 1, &isnull));
 	last = outbox_store_value(0, 2, &isnull);
+	pass->removed += rows;
 	if (rows == TRIM_ROWS && !isnull)
 		reached = DatumGetTimestampTz(last);
 	return rows == TRIM_ROWS;
 }
 
 /* Parked events whose gate is gone: a claim leaves them to us. */
-static bool
-trim_parked_orphans(void)
+bool
+outbox_maintenance_trim_parked(OutboxPass *pass)
 {
 	static int64 gate = 0;
 	static int64 position = 0;
@@ -471,7 +527,8 @@ trim_parked_orphans(void)
 			args[0] = Int64GetDatum(next);
 			outbox_store_run(&trim_parked, args, NULL, 0);
 			last = outbox_store_value(0, 2, &isnull);
-			if (DatumGetInt64(outbox_store_value(0, 1, &isnull)) == TRIM_ROWS)
+			pass->removed += count_value(0, 1);
+			if (count_value(0, 1) == TRIM_ROWS)
 			{
 				position = DatumGetInt64(last);
 				return true;
@@ -483,134 +540,130 @@ trim_parked_orphans(void)
 	return true;
 }
 
-static bool
-trim_rest(int incarnation)
+/* A subscription a step. */
+bool
+outbox_maintenance_trim_lanes(OutboxPass *pass)
 {
-	Datum		args[2] = {Int32GetDatum(incarnation), Int32GetDatum(TRIM_ROWS)};
-	Datum		rows = Int32GetDatum(TRIM_ROWS);
-	bool		more;
-
-	outbox_exception_count_fold();
-	more = outbox_store_run(&trim_ticks, args, NULL, 0) == TRIM_ROWS;
-	more |= outbox_store_run(&trim_orphans, &rows, NULL, 0) == TRIM_ROWS;
-	more |= trim_ended_leases();
-	more |= trim_parked_orphans();
-	return more;
-}
-
-/* ---------------------------------------------------------------- steps */
-
-/* One step in the transaction at hand; true when there is more to do at once. */
-static bool
-take_step(int step, OutboxSubscription *subscriptions, int n, int incarnation)
-{
-	if (step == 0)
-		return outbox_segment_make_ahead(SEGMENTS_AHEAD_DAYS);
-	if (step == 1)
-	{
-		seal_segments(incarnation);
-		outbox_grants_refresh(false);
-		return false;
-	}
-	if (step - FIRST_TRIM < n)
-		return trim_lanes(&subscriptions[step - FIRST_TRIM]);
-	trim_counters(subscriptions, n);
-	return trim_rest(incarnation);
-}
-
-/* Is a batch under way? Trimming takes processors and WAL from it, and can wait for a lull. */
-static bool
-workers_are_busy(void)
-{
-	for (int i = 0; i < outbox_shared->max_processes; i++)
-	{
-		OutboxProcess *process = &outbox_shared->processes[i];
-
-		if (process->kind == PROCESS_WORKER && process->database == MyDatabaseId &&
-			pg_atomic_read_u64(&process->busy_since) != 0)
-			return true;
-	}
-	return false;
-}
-
-/* A publisher waits for a segment, and no process could be had to make it. */
-static void
-make_wanted_segment(void)
-{
-	OutboxDatabase *db = outbox_shmem_my_database();
-	OutboxIdTime wanted = db == NULL ? 0 : pg_atomic_read_u64(&db->segment_wanted);
-	pg_uuid_t	id;
-
-	if (wanted == 0)
-		return;
-	outbox_event_id_floor(wanted, &id);
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	(void) outbox_segment_provide(&id, false);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	pg_atomic_compare_exchange_u64(&db->segment_wanted, &wanted, 0);
-}
-
-/*
- * Leases of external workers that have expired.  Where it came to is remembered, so that those which cannot be
- * taken back just now keep none of the others waiting.
- */
-static bool
-take_back_expired(void)
-{
-	static TimestampTz from = DT_NOBEGIN;
-	static int64 from_id = 0;
-	bool		more;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, &from, &from_id);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	return more;
+	if (pass->reached < pass->nsubscriptions && !trim_lanes_of(pass, &pass->subscriptions[pass->reached]))
+		pass->reached++;
+	return pass->reached < pass->nsubscriptions;
 }
 
 bool
-outbox_maintenance_step(void)
+outbox_maintenance_trim_ticks(OutboxPass *pass)
 {
-	static int	step = 0;
-	static int64 next = 0;
-	static int64 trim_by = 0;
-	int64		now = outbox_settings_ticks();
-	OutboxIncarnation known;
-	OutboxSubscription *subscriptions;
-	bool		pausing = (step == 0 && now < next) || (step >= FIRST_TRIM && now < trim_by && workers_are_busy());
-	bool		moving = false;
-	bool		more = false;
-	bool		expired;
-	int			n;
+	Datum		args[2] = {Int32GetDatum(pass->incarnation), Int32GetDatum(TRIM_ROWS)};
+	Datum		rows = Int32GetDatum(TRIM_ROWS);
+	uint64		ticks = outbox_store_run(&trim_ticks, args, NULL, 0);
+	uint64		orphans = outbox_store_run(&trim_orphans, &rows, NULL, 0);
 
-	make_wanted_segment();
-	SetCurrentStatementStartTimestamp();
-	expired = take_back_expired();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
-	outbox_extension_incarnation(&known);
-	n = outbox_subscription_all(&subscriptions);
-	/* a second router leaves it alone: what the lanes need is known to the one who appends to them */
-	if (known.recorded && !known.held && outbox_routing_is_ours())
-	{
-		moving = end_generations(subscriptions, n);
-		if (!pausing)
-			more = take_step(step, subscriptions, n, known.incarnation);
-	}
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	if (pausing)
-		return moving || expired;
-	if (step == 0)
-		trim_by = now + TRIM_BY_US;
-	if (!more)
-		step = step < n + FIRST_TRIM ? step + 1 : 0;
-	if (step == 0 && !more)
-		next = now + PAUSE_US;
-	return step != 0 || more || moving || expired;
+	trim_counters(pass);
+	outbox_exception_count_fold();
+	pass->removed += ticks + orphans;
+	return ticks == TRIM_ROWS || orphans == TRIM_ROWS;
+}
+
+/* ---------------------------------------------------------------- windows */
+
+static Datum
+days_ago(int minutes)
+{
+	return TimestampTzGetDatum(outbox_settings_now() - (int64) minutes * USECS_PER_MINUTE);
+}
+
+/*
+ * There is no index by time, which each insert would have to keep up: the table is read in
+ * its own order, a piece a step.
+ */
+static bool
+trim_by_blocks(OutboxPass *pass, const char *table, OutboxStatement *statement, int minutes)
+{
+	Relation	rel = table_open(outbox_extension_relid(table), RowExclusiveLock);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber from = (BlockNumber) Min(pass->reached, nblocks);
+	BlockNumber to = Min(from + BLOCKS, nblocks);
+	ItemPointerData bounds[2];
+	Datum		args[3] = {PointerGetDatum(&bounds[0]), PointerGetDatum(&bounds[1]), days_ago(minutes)};
+
+	ItemPointerSet(&bounds[0], from, 0);
+	ItemPointerSet(&bounds[1], to, 0);
+	if (from < to)
+		pass->removed += outbox_store_run(statement, args, NULL, 0);
+	table_close(rel, NoLock);
+	pass->reached = to < nblocks ? to : 0;
+	return to < nblocks;
+}
+
+bool
+outbox_maintenance_trim_dedup(OutboxPass *pass)
+{
+	return trim_by_blocks(pass, "dedup", &trim_dedup, outbox_dedup_window);
+}
+
+bool
+outbox_maintenance_trim_consumed(OutboxPass *pass)
+{
+	return trim_by_blocks(pass, "consumed", &trim_consumed, outbox_settings_receipt_retention());
+}
+
+/* A batch's id is the time it began at: no older than what it has receipts of. */
+bool
+outbox_maintenance_trim_batches(OutboxPass *pass)
+{
+	TimestampTz until = outbox_settings_now() - outbox_settings_receipt_retention() * USECS_PER_MINUTE;
+	Datum		args[3] = {0, Int64GetDatum(pass->reached), Int32GetDatum(TRIM_ROWS)};
+	OutboxIdTime horizon = outbox_event_id_time_from(until);
+	bool		isnull;
+	Datum		oldest;
+
+	(void) outbox_store_run(&select_oldest_segment, NULL, NULL, 1);
+	oldest = outbox_store_value(0, 1, &isnull);
+	if (!isnull)
+		horizon = Min(horizon, outbox_event_id_time_of(DatumGetUUIDP(oldest)));
+	args[0] = Int64GetDatum((int64) horizon);
+	(void) outbox_store_run(&trim_batches, args, NULL, 0);
+	pass->removed += count_value(0, 1);
+	pass->reached = count_value(0, 3);
+	return count_value(0, 2) == TRIM_ROWS;
+}
+
+/* Those of a delivery that is still open stay, and are passed over. */
+bool
+outbox_maintenance_trim_attempts(OutboxPass *pass)
+{
+	Datum		args[3] = {days_ago(outbox_review_retention), Int64GetDatum(pass->reached), Int32GetDatum(TRIM_ROWS)};
+
+	(void) outbox_store_run(&trim_attempts, args, NULL, 0);
+	pass->removed += count_value(0, 1);
+	pass->reached = count_value(0, 3);
+	return count_value(0, 2) == TRIM_ROWS;
+}
+
+bool
+outbox_maintenance_trim_discarded(OutboxPass *pass)
+{
+	Datum		args[3] = {days_ago(outbox_review_retention), 0, Int32GetDatum(TRIM_ROWS)};
+	pg_uuid_t	before;
+	uint64		rows;
+
+	outbox_event_id_floor(outbox_event_id_time_from(DatumGetTimestampTz(args[0])), &before);
+	args[1] = UUIDPGetDatum(&before);
+	rows = outbox_store_run(&trim_discarded, args, NULL, 0);
+	pass->removed += rows;
+	return rows == TRIM_ROWS;
+}
+
+/* Nothing is removed: deliveries that have waited for a person too long are told of. */
+bool
+outbox_maintenance_count_reviews(OutboxPass *pass)
+{
+	pg_uuid_t	before;
+	Datum		args[2] = {days_ago(outbox_review_retention), UUIDPGetDatum(&before)};
+
+	outbox_event_id_floor(outbox_event_id_time_from(DatumGetTimestampTz(args[0])), &before);
+	(void) outbox_store_run(&count_overdue, args, NULL, 1);
+	pass->kept = count_value(0, 1);
+	if (pass->kept > 0)
+		appendStringInfo(&pass->kept_why, INT64_FORMAT " deliveries have required a review for longer than outbox.review_retention", pass->kept);
+	return false;
 }

@@ -6,6 +6,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "extension.h"
 #include "launcher.h"
 #include "settings.h"
 #include "shmem.h"
@@ -28,7 +29,10 @@ _PG_init(void)
 
 	/* pg_upgrade's servers must find nobody connected, and nothing done behind its back */
 	if (IsBinaryUpgrade)
+	{
+		outbox_extension_mark_upgrade();
 		return;
+	}
 	outbox_launcher_register();
 	outbox_utility_hook_install();
 }

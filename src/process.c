@@ -247,6 +247,19 @@ outbox_process_look_for_extension(void)
 	return presence;
 }
 
+/* Between a new library and ALTER EXTENSION nothing is done here; said once a minute. */
+static void
+report_version(const OutboxExtension *extension)
+{
+	static uint64 reported_at = 0;
+	uint64		now = outbox_process_clock();
+
+	if (reported_at != 0 && now < reported_at + SAME_ERROR_MS)
+		return;
+	reported_at = now;
+	outbox_extension_report_version(LOG, extension);
+}
+
 /*
  * A lock that conflicts with ours means that the extension is being dropped or
  * updated.  We do not wait for it: the transaction may be open for long, or prepared.
@@ -264,6 +277,11 @@ look_up_extension(void)
 		result = PRESENCE_UNSURE;
 	else if (!outbox_extension_lookup(&extension))
 		result = PRESENCE_NO;
+	else if (!outbox_extension_is_current(&extension))
+	{
+		report_version(&extension);
+		result = PRESENCE_UNSURE;
+	}
 	CommitTransactionCommand();
 	return result;
 }

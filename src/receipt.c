@@ -75,8 +75,7 @@ open_target(ReceiptTarget *target, const pg_uuid_t *event_id)
 		return;
 	if (target->writer != NULL)
 		outbox_store_close_writer(target->writer);
-	if (!outbox_segment_find(event_id, false, &target->segment))
-		elog(ERROR, "an event has no segment");
+	outbox_segment_find(event_id, &target->segment);
 	target->writer = outbox_store_open_writer(target->segment.receipt_log);
 	target->writer->tolerant = true;
 }
@@ -250,8 +249,7 @@ outbox_receipt_exists(int32 subscription_id, const pg_uuid_t *event_id, int16 re
 	OutboxScan	scan;
 	bool		found;
 
-	if (!outbox_segment_find(event_id, false, &segment))
-		return false;
+	outbox_segment_find(event_id, &segment);
 	begin_receipt_scan(&scan, &segment, SnapshotSelf, subscription_id, event_id, replay_no);
 	found = outbox_store_next(&scan, true);
 	outbox_store_end_scan(&scan);

@@ -11,14 +11,16 @@
 
 #include "storage/latch.h"
 
-#include "maintenance.h"
+#include "archiver.h"
 #include "process.h"
 #include "router.h"
 #include "routing.h"
 #include "settings.h"
 #include "shmem.h"
+#include "upkeep.h"
 
 static void enter_database(OutboxProcess *self);
+OUTBOX_NORETURN static void leave(OutboxProcess *self, OutboxProcessEnd end);
 static long run_rounds(OutboxProcess *self);
 static long route(OutboxProcess *self);
 static void forget_routing(OutboxProcess *self);
@@ -38,7 +40,7 @@ outbox_router_main(Datum argument)
 		OutboxPresence presence = outbox_process_look_for_extension();
 
 		if (presence == PRESENCE_NO)
-			outbox_process_end(self, END_ABSENT);
+			leave(self, END_ABSENT);
 		if (presence == PRESENCE_YES)
 		{
 			enter_database(self);
@@ -46,7 +48,15 @@ outbox_router_main(Datum argument)
 		}
 		outbox_process_wait(self, timeout);
 	}
-	outbox_process_end(self, END_ASKED);
+	leave(self, END_ASKED);
+}
+
+/* Whoever waits for us to be gone wants the database for itself. */
+static void
+leave(OutboxProcess *self, OutboxProcessEnd end)
+{
+	outbox_archiver_stop();
+	outbox_process_end(self, end);
 }
 
 /*
@@ -103,5 +113,9 @@ forget_routing(OutboxProcess *self)
 static long
 keep_up(OutboxProcess *self)
 {
-	return outbox_maintenance_step() ? 0 : outbox_poll_interval;
+	bool		more = outbox_upkeep_step();
+
+	if (outbox_upkeep_archive_is_due())
+		outbox_archiver_start();
+	return more ? 0 : outbox_poll_interval;
 }

@@ -563,9 +563,8 @@ route_due(OutboxPlacement *placement, int32 subscription_id, const pg_uuid_t *id
 		if (placement->subscriptions[i].id == subscription_id)
 			outbox_placement_count_delayed(placement, i, -1);
 	}
-	if (!outbox_segment_find(id, false, &segment))
-		return;
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, GetActiveSnapshot(), 1);
+	outbox_segment_find(id, &segment);
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, outbox_segment_snapshot(&segment), 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
 	outbox_store_rescan(&scan);
 	if (outbox_store_next(&scan, true))
@@ -703,6 +702,17 @@ outbox_routing_round(void)
 	return wait;
 }
 
+/*
+ * A snapshot may have been compared, and found to hold nothing new, without a tick that says so.
+ */
+uint64
+outbox_routing_horizon(void)
+{
+	if (!loaded || incarnation_over || tick_open || seen == NULL)
+		return 0;
+	return seen->xmin;
+}
+
 /* ---------------------------------------------------------------- activation */
 
 /*
@@ -729,6 +739,7 @@ outbox_routing_activate(void)
 	outbox_store_run(&put_back_started, &args[3], NULL, 0);
 	outbox_exception_count_recount();
 	outbox_store_run(&expire_leases, &args[3], NULL, 0);
+	outbox_segment_adopt_all();
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("segment"));
 	outbox_subscription_changed();

@@ -20,6 +20,9 @@ extern bool outbox_routing_has_lock(void);
 /* forget what is remembered between rounds (after an error) */
 extern void outbox_routing_reset(void);
 
+/* in the router: transactions before it are over and their events routed, as far as it remembers; or 0 */
+extern uint64 outbox_routing_horizon(void);
+
 /* outbox.activate() */
 extern bool outbox_routing_activate(void);
 

@@ -39,6 +39,9 @@
 #include "settings.h"
 #include "store.h"
 
+/* in place of a segment's name: the tables of what was kept of dropped ones */
+#define KEPT			"kept"
+
 /* a range that ended less than this ago may be written to: the clock of ids may step back within it */
 #define GRACE_PERIOD	(2 * USECS_PER_HOUR)
 
@@ -51,6 +54,8 @@ typedef enum SegmentColumn
 	SEG_PAST_XID,
 	SEG_SEALED,
 	SEG_CREATED_AT,
+	SEG_ARCHIVED_AT,
+	SEG_EVENTS_DROPPED_AT,
 	SEGMENT_COLUMNS
 } SegmentColumn;
 
@@ -117,6 +122,7 @@ read_entry(SegmentEntry *entry, TupleTableSlot *slot)
 	if (!isnull)
 		entry->past_xid = U64FromFullTransactionId(DatumGetFullTransactionId(past_xid));
 	entry->segment.sealed = DatumGetBool(slot->tts_values[SEG_SEALED]);
+	entry->segment.kept = !slot->tts_isnull[SEG_EVENTS_DROPPED_AT];
 }
 
 /* The rows that the snapshot sees, into the current memory context. */
@@ -288,12 +294,12 @@ resolve(SegmentEntry *entry)
 	Oid			none;
 	bool		complete;
 
-	segment.event_log = find_table("event_log", entry->name);
+	segment.event_log = find_table("event_log", segment.kept ? KEPT : entry->name);
 	segment.receipt_log = find_table("receipt_log", entry->name);
 	complete = OidIsValid(segment.event_log) && OidIsValid(segment.receipt_log) &&
 		find_indexes(segment.event_log, &segment.event_log_pk, EV_XID, &segment.event_log_xid) &&
 		find_indexes(segment.receipt_log, &segment.receipt_log_pk, -1, &none) &&
-		OidIsValid(segment.event_log_xid);
+		(OidIsValid(segment.event_log_xid) || segment.kept);
 	if (changes != cache_changes)
 		return false;
 	if (!complete)
@@ -337,17 +343,70 @@ is_open(const SegmentEntry *entry)
 	return entry != NULL && entry->past_xid == 0 && !entry->segment.sealed;
 }
 
-bool
-outbox_segment_find(const pg_uuid_t *id, bool create, OutboxSegment *segment)
+/* The id's segment is gone: what is left of it, and of its neighbours up to those that are there. */
+static void
+describe_kept(const pg_uuid_t *id, OutboxSegment *segment)
+{
+	Oid			none;
+
+	memset(segment, 0, sizeof(*segment));
+	memset(&segment->to, 0xff, sizeof(segment->to));
+	segment->sealed = segment->kept = true;
+	for (int i = 0; i < cache.count; i++)
+	{
+		OutboxSegment *other = &cache.entries[i].segment;
+
+		if (outbox_event_id_compare(&other->to, id) <= 0)
+			segment->from = other->to;
+		else if (outbox_event_id_compare(&other->from, id) > 0)
+		{
+			segment->to = other->from;
+			break;
+		}
+	}
+	segment->event_log = outbox_extension_relid("event_log_" KEPT);
+	segment->receipt_log = outbox_extension_relid("receipt_log_" KEPT);
+	(void) find_indexes(segment->event_log, &segment->event_log_pk, -1, &none);
+	(void) find_indexes(segment->receipt_log, &segment->receipt_log_pk, -1, &none);
+}
+
+/*
+ * With the locks, retention cannot drop the tables any more; what it did before is seen then.
+ */
+void
+outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment)
+{
+	uint64		changes;
+
+	do
+	{
+		SegmentEntry *entry = find_entry(id);
+
+		changes = cache_changes;
+		if (entry != NULL)
+			*segment = entry->segment;
+		else
+			describe_kept(id, segment);
+		LockRelationOid(segment->event_log, AccessShareLock);
+		LockRelationOid(segment->receipt_log, AccessShareLock);
+	} while (changes != cache_changes);
+}
+
+Snapshot
+outbox_segment_snapshot(const OutboxSegment *segment)
+{
+	return segment->kept ? SnapshotSelf : GetActiveSnapshot();
+}
+
+/* For a publisher: made when it is missing. */
+static void
+find_or_make(const pg_uuid_t *id, OutboxSegment *segment)
 {
 	SegmentEntry *entry;
 
-	while (entry = find_entry(id), create && !is_open(entry))
+	while (entry = find_entry(id), !is_open(entry))
 		provide(id);
-	if (entry == NULL)
-		return false;
 	*segment = entry->segment;
-	return true;
 }
 
 /*
@@ -362,13 +421,13 @@ outbox_segment_open_for_write(const pg_uuid_t *id, OutboxSegment *segment)
 		uint64		changes;
 		Oid			relid;
 
-		(void) outbox_segment_find(id, true, segment);
+		find_or_make(id, segment);
 		changes = cache_changes;
 		relid = segment->event_log;
 		rel = try_table_open(relid, RowExclusiveLock);
 		if (rel != NULL && changes == cache_changes)
 			return rel;
-		(void) outbox_segment_find(id, true, segment);
+		find_or_make(id, segment);
 		if (rel != NULL && segment->event_log == relid)
 			return rel;
 		if (rel != NULL)
@@ -399,7 +458,7 @@ retry:
 	{
 		SegmentEntry *entry = &cache.entries[i];
 
-		if (unsealed_only && entry->segment.sealed && is_past(entry, now))
+		if (entry->segment.kept || (unsealed_only && entry->segment.sealed && is_past(entry, now)))
 			continue;
 		if (!entry->resolved && !resolve(entry))
 			goto retry;
@@ -429,7 +488,7 @@ outbox_segment_refresh(void)
 
 		read_entry(&row, scan.slot);
 		known = look_up(&row.segment.from);
-		if (known == NULL || known->segment.sealed != row.segment.sealed)
+		if (known == NULL || known->segment.sealed != row.segment.sealed || known->segment.kept != row.segment.kept)
 			cache_valid = false;
 	}
 	outbox_store_end_scan(&scan);
@@ -507,9 +566,16 @@ choose_name(OutboxIdTime from, char *name)
 		snprintf(name, NAMEDATALEN, "%04d%02d%02d_%02d%02d", tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min);
 }
 
-static void
-announce_change(void)
+bool
+outbox_segment_lock_changes(void)
 {
+	return ConditionalLockRelationOid(outbox_extension_relid("event_log"), ShareUpdateExclusiveLock);
+}
+
+void
+outbox_segment_announce_change(void)
+{
+	cache_relid = outbox_extension_relid("segment");
 	CacheInvalidateRelcacheByRelid(cache_relid);
 	CommandCounterIncrement();
 }
@@ -524,12 +590,12 @@ insert_segment_row(const char *name, const pg_uuid_t *from, const pg_uuid_t *to)
 	values[SEG_FROM_ID] = UUIDPGetDatum(from);
 	values[SEG_TO_ID] = UUIDPGetDatum(to);
 	values[SEG_NAME] = CStringGetTextDatum(name);
-	nulls[SEG_PAST_XID] = true;
+	nulls[SEG_PAST_XID] = nulls[SEG_ARCHIVED_AT] = nulls[SEG_EVENTS_DROPPED_AT] = true;
 	values[SEG_SEALED] = BoolGetDatum(false);
 	values[SEG_CREATED_AT] = TimestampTzGetDatum(outbox_settings_now());
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);
-	announce_change();
+	outbox_segment_announce_change();
 }
 
 /* The segment of a time, which is not there; under the lock, with a fresh cache. */
@@ -628,7 +694,29 @@ change_segment_row(const pg_uuid_t *from, uint64 past_xid, bool sealed)
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);
 	outbox_store_end_scan(&scan);
-	announce_change();
+	outbox_segment_announce_change();
+}
+
+static void
+adopt(const char *parent, const char *name)
+{
+	Oid			relid = find_table(parent, name);
+
+	if (OidIsValid(relid))
+		outbox_segment_make_dependent(relid, parent);
+}
+
+void
+outbox_segment_adopt_all(void)
+{
+	AcceptInvalidationMessages();
+	if (!cache_valid)
+		load_cache();
+	for (int i = 0; i < cache.count; i++)
+	{
+		adopt("event_log", cache.entries[i].name);
+		adopt("receipt_log", cache.entries[i].name);
+	}
 }
 
 /* ---------------------------------------------------------------- what a publisher needs */
@@ -679,44 +767,84 @@ provide(const pg_uuid_t *id)
 
 /* ---------------------------------------------------------------- sealing */
 
+/* The ranges that begin here are past and not sealed, with this mark; palloc'd. */
+static int
+list_past(uint64 past_xid, pg_uuid_t **from)
+{
+	TimestampTz now = outbox_settings_now();
+	int			n = 0;
+
+	*from = palloc(Max(1, cache.count) * sizeof(pg_uuid_t));
+	for (int i = 0; i < cache.count; i++)
+	{
+		SegmentEntry *entry = &cache.entries[i];
+
+		if (!entry->segment.sealed && entry->past_xid == past_xid && is_past(entry, now))
+			(*from)[n++] = entry->segment.from;
+	}
+	return n;
+}
+
+/* The oldest past one that is not sealed, or NULL. */
+static SegmentEntry *
+oldest_past(void)
+{
+	int			i;
+
+	for (i = 0; i < cache.count && cache.entries[i].segment.sealed; i++)
+		;
+	return i < cache.count && is_past(&cache.entries[i], outbox_settings_now()) ? &cache.entries[i] : NULL;
+}
+
+static void
+change_rows(int n, const pg_uuid_t *from, uint64 past_xid, bool sealed)
+{
+	for (int i = 0; i < n; i++)
+		change_segment_row(&from[i], past_xid, sealed);
+}
+
 /*
- * One step for the oldest that needs one.  The mark names the transaction that made it.
+ * One step for those that need one.  The mark names the transaction that made it.
  * Only once that is committed, here seen by a later call, does everyone that
  * looks up the segment see it; whoever has not, has begun before `confirmed`.
  */
-void
+bool
 outbox_segment_seal(uint64 horizon_xid)
 {
 	static uint64 confirmed_mark = 0;
 	static uint64 confirmed = 0;
-	TimestampTz now = outbox_settings_now();
-	int			i;
 	SegmentEntry *entry;
-	pg_uuid_t	from;
+	uint64		mark;
+	pg_uuid_t  *from;
+	int			n;
 
 	AcceptInvalidationMessages();
 	if (!cache_valid)
 		load_cache();
-	for (i = 0; i < cache.count && cache.entries[i].segment.sealed; i++)
-		;
-	if (i == cache.count || !is_past(&cache.entries[i], now))
-		return;
-	if (!ConditionalLockRelationOid(outbox_extension_relid("event_log"), ShareUpdateExclusiveLock))
-		return;
-	from = cache.entries[i].segment.from;
+	if (oldest_past() == NULL || !outbox_segment_lock_changes())
+		return false;
 	load_cache();
-	entry = look_up(&from);
-	if (entry == NULL || entry->segment.sealed || !is_past(entry, now))
-		return;
-	if (entry->past_xid == 0)
-		change_segment_row(&from, U64FromFullTransactionId(GetTopFullTransactionId()), false);
-	else if (entry->past_xid == U64FromFullTransactionId(GetTopFullTransactionIdIfAny()))
-		return;
-	else if (entry->past_xid != confirmed_mark)
+	entry = oldest_past();
+	if (entry == NULL)
+		return false;
+	mark = entry->past_xid;
+	n = list_past(0, &from);
+	if (n > 0)
 	{
-		confirmed_mark = entry->past_xid;
-		confirmed = U64FromFullTransactionId(ReadNextFullTransactionId());
+		change_rows(n, from, U64FromFullTransactionId(GetTopFullTransactionId()), false);
+		return true;
 	}
-	else if (horizon_xid >= confirmed)
-		change_segment_row(&from, entry->past_xid, true);
+	if (mark == U64FromFullTransactionId(GetTopFullTransactionIdIfAny()))
+		return true;
+	if (mark != confirmed_mark)
+	{
+		confirmed_mark = mark;
+		confirmed = U64FromFullTransactionId(ReadNextFullTransactionId());
+		return false;
+	}
+	if (horizon_xid < confirmed)
+		return false;
+	n = list_past(mark, &from);
+	change_rows(n, from, mark, true);
+	return true;
 }

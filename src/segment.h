@@ -10,24 +10,30 @@
 #include "outbox.h"
 
 #include "utils/relcache.h"
+#include "utils/snapshot.h"
 
 typedef struct OutboxSegment
 {
 	pg_uuid_t	from;
 	pg_uuid_t	to;
 	bool		sealed;
+	bool		kept;			/* its events are in event_log_kept, as far as they are kept */
 	Oid			event_log;		/* relation of events */
 	Oid			event_log_pk;	/* its index on event_id */
-	Oid			event_log_xid;	/* its index on xid */
+	Oid			event_log_xid;	/* its index on xid; none of event_log_kept */
 	Oid			receipt_log;	/* relation of receipts; its primary key is (event_id, subscription_id, replay_no) */
 	Oid			receipt_log_pk;
 } OutboxSegment;
 
 /*
- * The segment that holds an id; remembered per backend.  With `create` it is
- * made when missing, as the extension's owner; without, false when missing.
+ * The segment that holds an id; remembered per backend.  Both its tables are locked for reading
+ * until the transaction ends.  For an id whose segment retention has dropped: the tables of
+ * what was kept, and the gap that the id lies in.
  */
-extern bool outbox_segment_find(const pg_uuid_t *id, bool create, OutboxSegment *segment);
+extern void outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment);
+
+/* with which to read it: what was moved away from a segment is there, whatever the active snapshot */
+extern Snapshot outbox_segment_snapshot(const OutboxSegment *segment);
 
 /*
  * The same for a publisher, opened with RowExclusiveLock, and reopened when it was
@@ -36,7 +42,7 @@ extern bool outbox_segment_find(const pg_uuid_t *id, bool create, OutboxSegment 
 extern Relation outbox_segment_open_for_write(const pg_uuid_t *id, OutboxSegment *segment);
 
 /*
- * All segments, oldest first, palloc'd; with unsealed_only those that a
+ * All segments that have their events, oldest first, palloc'd; with unsealed_only those that a
  * transaction may still write to: not sealed, or of a range that ended less than 2 h ago.
  */
 extern int	outbox_segment_list(bool unsealed_only, OutboxSegment **segments);
@@ -53,8 +59,18 @@ extern void outbox_segment_refresh(void);
 /* make the segments of the next `days`, one a call; true when one was made (call again in a new transaction) */
 extern bool outbox_segment_make_ahead(int days);
 
-/* mark what is past and written by nobody any more as sealed, given that the router has routed all before `horizon` */
-extern void outbox_segment_seal(uint64 horizon_xid);
+/* those that came from a dump, or with an upgraded cluster, go with the extension again when it is dropped */
+extern void outbox_segment_adopt_all(void);
+
+/*
+ * Mark what is past and written by nobody any more as sealed, given that the router has routed all before
+ * `horizon`; true when there is more to do in a new transaction.
+ */
+extern bool outbox_segment_seal(uint64 horizon_xid);
+
+/* whoever changes outbox.segment holds this lock, false when it is not to be had at once, and tells of it */
+extern bool outbox_segment_lock_changes(void);
+extern void outbox_segment_announce_change(void);
 
 /*
  * The highest event id in the log that is at most an hour ahead of the clock, whether

@@ -10,12 +10,16 @@
  */
 #include "outbox.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/reloptions.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/heap.h"
+#include "catalog/indexing.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
 #include "catalog/toasting.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
@@ -25,6 +29,8 @@
 #include "nodes/parsenodes.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/uuid.h"
 
@@ -222,6 +228,38 @@ depend_on_parent(Oid relid, const char *parent)
 	ObjectAddressSet(child_address, RelationRelationId, relid);
 	ObjectAddressSet(parent_address, RelationRelationId, outbox_extension_relid(parent));
 	recordDependencyOn(&child_address, &parent_address, DEPENDENCY_AUTO);
+}
+
+/* Is there an automatic dependency of the one on the other? */
+static bool
+depends_on(Oid relid, Oid parent)
+{
+	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(catalog, DependDependerIndexId, true, NULL, 2, keys);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		found = form->objsubid == 0 && form->refclassid == RelationRelationId && form->refobjid == parent &&
+			form->deptype == DEPENDENCY_AUTO;
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
+void
+outbox_segment_make_dependent(Oid relid, const char *parent)
+{
+	if (!depends_on(relid, outbox_extension_relid(parent)))
+		depend_on_parent(relid, parent);
 }
 
 static void

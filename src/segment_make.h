@@ -11,4 +11,7 @@
  */
 extern void outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to);
 
+/* a table that came from a dump: let it go with its parent again, and not keep DROP EXTENSION from its work */
+extern void outbox_segment_make_dependent(Oid relid, const char *parent);
+
 #endif							/* OUTBOX_SEGMENT_MAKE_H */

@@ -110,7 +110,7 @@ outbox_session_enter(OutboxSession *session)
 	/* a policy must never hide a row from us silently: off makes that an error */
 	if (row_security)
 		put_aside("row_security", "off");
-	/* under "replica" foreign keys would not cascade */
+	/* under "replica" the trigger that counts exceptions would not fire */
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_ORIGIN)
 		put_aside("session_replication_role", "origin");
 	/* segments are made where the database's tables are, not where the publisher's are */

@@ -27,6 +27,10 @@ int			outbox_batch_time = 200;
 int			outbox_max_payload_bytes = 256 * 1024;
 int			outbox_segment_interval = MINS_PER_HOUR * HOURS_PER_DAY;
 int			outbox_dedup_window = 7 * MINS_PER_HOUR * HOURS_PER_DAY;
+int			outbox_retention = 30 * MINS_PER_HOUR * HOURS_PER_DAY;
+int			outbox_receipt_retention = 30 * MINS_PER_HOUR * HOURS_PER_DAY;
+int			outbox_review_retention = 180 * MINS_PER_HOUR * HOURS_PER_DAY;
+char	   *outbox_archive_function = NULL;
 int			outbox_keep_error_message = KEEP_MESSAGE_NONE;
 bool		outbox_require_event_type = false;
 int			outbox_sensitive_data = SENSITIVE_REJECT;
@@ -209,6 +213,34 @@ define_dispatch_settings(void)
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
+/* How long what is kept; each in minutes. */
+static void
+define_retention_settings(void)
+{
+	const int	most = 36500 * MINS_PER_HOUR * HOURS_PER_DAY;
+
+	DefineCustomIntVariable("outbox.retention",
+							"Time for which events are kept.",
+							"Events that a delivery still needs are kept longer.",
+							&outbox_retention, 30 * MINS_PER_HOUR * HOURS_PER_DAY,
+							0, most, PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.receipt_retention",
+							"Time for which receipts are kept.",
+							"Never less than \"outbox.retention\".",
+							&outbox_receipt_retention, 30 * MINS_PER_HOUR * HOURS_PER_DAY,
+							0, most, PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.review_retention",
+							"Time for which the records of failed attempts and of discarded deliveries are kept.",
+							"A delivery that waits for a person longer than this is reported, and never removed.",
+							&outbox_review_retention, 180 * MINS_PER_HOUR * HOURS_PER_DAY,
+							0, most, PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomStringVariable("outbox.archive_function",
+							   "Function that is given each segment of the event log before it is dropped.",
+							   "schema.function(segment text, from_time timestamptz, to_time timestamptz); run as its owner; empty means none.",
+							   &outbox_archive_function, "",
+							   PGC_SIGHUP, 0, NULL, NULL, NULL);
+}
+
 static void
 define_log_settings(void)
 {
@@ -261,6 +293,7 @@ outbox_settings_define(void)
 	define_dispatch_settings();
 	define_guard_settings();
 	define_log_settings();
+	define_retention_settings();
 	define_context_settings();
 	define_tenant_setting();
 	MarkGUCPrefixReserved(OUTBOX_LIBRARY);

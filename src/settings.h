@@ -25,6 +25,10 @@ extern PGDLLIMPORT int outbox_batch_time;	/* ms */
 extern PGDLLIMPORT int outbox_max_payload_bytes;	/* bytes */
 extern PGDLLIMPORT int outbox_segment_interval; /* minutes, 60 .. 43200 */
 extern PGDLLIMPORT int outbox_dedup_window; /* minutes */
+extern PGDLLIMPORT int outbox_retention;	/* minutes */
+extern PGDLLIMPORT int outbox_receipt_retention;	/* minutes; what counts is outbox_settings_receipt_retention() */
+extern PGDLLIMPORT int outbox_review_retention; /* minutes */
+extern PGDLLIMPORT char *outbox_archive_function;	/* "schema.function", or "" */
 extern PGDLLIMPORT int outbox_keep_error_message;	/* OutboxKeepMessage */
 extern PGDLLIMPORT bool outbox_require_event_type;	/* outbox.require_event_type */
 extern PGDLLIMPORT int outbox_sensitive_data;	/* OutboxSensitiveData */
@@ -46,6 +50,13 @@ typedef enum OutboxSensitiveData
 } OutboxSensitiveData;
 
 extern void outbox_settings_define(void);
+
+/* Of both the longer one, in minutes. */
+static inline int
+outbox_settings_receipt_retention(void)
+{
+	return Max(outbox_retention, outbox_receipt_retention);
+}
 
 /*
  * The value of a context setting, or NULL when empty.  While a handler runs

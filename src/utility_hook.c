@@ -45,6 +45,7 @@ static bool callback_registered = false;
 
 static void process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree, ProcessUtilityContext context,
 							ParamListInfo params, QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc);
+static void check_version(Node *statement);
 static void clear_the_way(Node *statement, ProcessUtilityContext context);
 static void clear_for_drop_database(const char *name);
 static void clear_for_alter_database(AlterDatabaseStmt *statement);
@@ -78,6 +79,27 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree, 
 		previous_hook(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+	check_version(pstmt->utilityStmt);
+}
+
+/* The files on disk may be newer than the library that the server has loaded: refused before any harm is done. */
+static void
+check_version(Node *statement)
+{
+	OutboxExtension extension;
+	const char *name;
+
+	if (IsA(statement, CreateExtensionStmt))
+		name = ((CreateExtensionStmt *) statement)->extname;
+	else if (IsA(statement, AlterExtensionStmt))
+		name = ((AlterExtensionStmt *) statement)->extname;
+	else
+		return;
+	if (strcmp(name, OUTBOX_LIBRARY) != 0)
+		return;
+	CommandCounterIncrement();
+	if (outbox_extension_lookup(&extension) && outbox_extension_is_newer(&extension))
+		outbox_extension_report_version(ERROR, &extension);
 }
 
 /* Everything else costs a switch. */

@@ -67,9 +67,20 @@ create table outbox.segment (
     past_xid xid8,
     sealed boolean not null default false,
     created_at timestamptz not null,
+    archived_at timestamptz,
+    events_dropped_at timestamptz,
     check (from_id < to_id)
 );
-comment on table outbox.segment is 'The segments of the log and of the receipts: event_log_<name>, receipt_log_<name>. Sealed: its range is past, and no transaction that could write it is left.';
+comment on table outbox.segment is 'The segments of the log and of the receipts: event_log_<name>, receipt_log_<name>. Sealed: its range is past, and no transaction that could write it is left. archived_at: outbox.archive_function has had it. events_dropped_at: event_log_<name> is gone, receipt_log_<name> is still there.';
+
+-- What retention keeps of segments that it drops: the few events with an open
+-- delivery, and their receipts.
+create table outbox.event_log_kept (primary key (event_id)) inherits (outbox.event_log);
+comment on table outbox.event_log_kept is 'Events older than outbox.retention that a delivery still needs, from segments that are gone.';
+
+create table outbox.receipt_log_kept (primary key (event_id, subscription_id, replay_no)) inherits (outbox.receipt_log);
+comment on table outbox.receipt_log_kept is 'Receipts of the events in event_log_kept, from segments that are gone.';
+create index receipt_log_kept_batch on outbox.receipt_log_kept (batch_id);
 
 create table outbox.batch (
     batch_id bigint primary key,
@@ -113,7 +124,7 @@ comment on table outbox.subscription is 'Definitions of the subscriptions. seam 
 
 -- What changes while a subscription works, apart from its definition.
 create table outbox.subscription_state (
-    subscription_id integer primary key references outbox.subscription on delete cascade,
+    subscription_id integer primary key,
     joined boolean not null default false,
     catch_up_from pg_snapshot,
     catch_up_to pg_snapshot,
@@ -129,7 +140,7 @@ create table outbox.subscription_state (
 comment on table outbox.subscription_state is 'Running state: whether the subscription has joined the live ticks, or how far its catch-up is; the outage guard, and why a subscription stands still.';
 
 create table outbox.lane (
-    subscription_id integer not null references outbox.subscription on delete cascade,
+    subscription_id integer not null,
     lane integer not null check (lane >= 0),
     base bigint not null default 0,
     token uuid unique,
@@ -225,7 +236,6 @@ comment on table outbox.delayed is 'Deliveries of events with deliver_at, until 
 
 -- A delivery that did not go well: it waits, is being tried again, needs a
 -- person, or was given up by one.
--- (No foreign key: each failure would lock the one row of its subscription.)
 create table outbox.delivery_exception (
     subscription_id integer not null,
     event_id uuid not null,
@@ -393,16 +403,31 @@ create table outbox.granted_role (
 );
 comment on table outbox.granted_role is 'Which role of this server each name in outbox.role_grant is, so that a right follows a role that is renamed, and is not inherited by another one that takes its name. A name that is not here, as after a restore, is whose it is now.';
 
+create table outbox.maintenance (
+    task text collate "C" primary key,
+    last_run timestamptz not null,
+    last_success timestamptz,
+    last_error_at timestamptz,
+    last_error text collate "C",
+    removed bigint not null default 0,
+    removed_total bigint not null default 0,
+    kept bigint not null default 0,
+    kept_why text collate "C",
+    resume_at bigint not null default 0
+) with (fillfactor = 50);
+comment on table outbox.maintenance is 'What upkeep did last, one row a task. Not dumped: it tells of this database alone.';
+
 revoke all on all tables in schema outbox from public;
 revoke all on all sequences in schema outbox from public;
 
--- A dump carries the contents, in an order that satisfies the foreign keys.
+-- A dump carries the contents.  No foreign keys: pg_restore --jobs loads the tables of an extension, whose
+-- constraints are there from the beginning, in any order.
 do $$
 declare
     relation text;
 begin
     foreach relation in array array[
-        'incarnation', 'segment', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
+        'incarnation', 'segment', 'event_log_kept', 'receipt_log_kept', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
         'lease', 'lease_progress', 'lane_lease', 'tick',
         'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch', 'role_grant',
         'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',

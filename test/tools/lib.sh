@@ -213,6 +213,21 @@ work_setup() {
     work_build "$config"
 }
 
+# work_old_server CONFIG: in a folder of its own, another PostgreSQL with outbox, for pg_upgrade to
+# come from; sets OLD_PGBIN.
+work_old_server() {
+    local work=$WORK
+    OLD_PGBIN=$(
+        WORK=$work/old
+        mkdir "$WORK" "$WORK/tmp" "$WORK/log"
+        [[ $(id -u) != 0 ]] || chown -R "$RUN_USER:" "$WORK"
+        work_tree "$1"
+        work_source
+        work_build "$1" >&2
+        printf '%s\n' "$PGBIN"
+    )
+}
+
 # ------------------------------------------------------------ a cluster in it
 
 # cluster_init FILE...: initdb, with these files appended to postgresql.conf.

@@ -1,0 +1,52 @@
+# shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
+# retention.sh - what publishers notice while expired events are removed: the p99 of a publishing transaction at 500
+# a second, without and with a run of outbox.maintain() that drops RETENTION_EVENTS events with their
+# receipts, lane entries, batches and keys of deduplication.
+#
+# The events are made to be old: published, delivered, and then the extension's clock goes on by more than the
+# retention. Latencies are pgbench's, from its own start of each transaction, so that waiting in line counts.
+
+bench_retention() {
+    sql -o /dev/null -c "create function bench.note(e outbox.event[]) returns void language sql begin atomic end" </dev/null
+    sql -o /dev/null -c "select outbox.subscribe('retention', array['retention.*'], 'bench.note')" </dev/null
+    set_dispatch on
+    fill_log
+    grow_old
+    measure_publishing before
+    as_user "$PGBIN/psql" -X -q -d "$database" -c '\timing on' -c 'select pg_sleep(2)' -c 'call outbox.maintain()' </dev/null > "$WORK/log/maintain" 2>&1 &
+    local run=$!
+    measure_publishing during
+    wait "$run"
+    grep -i 'time:' "$WORK/log/maintain" | tail -n 1 | sed 's/^/  outbox.maintain(): /'
+    sql -A -t -F ' ' -c "select '  removed: ' || string_agg(task || ' ' || removed_total, ', ' order by task) from outbox.maintenance_status where removed_total > 0" </dev/null
+    [[ $(value "select count(*) from outbox.event where event_type = 'retention.old'") == 0 ]] || die "not all of it was removed"
+    compare "publishing while $RETENTION_EVENTS events are removed, p99" ms "$(cat "$WORK/log/p99.during")" "$(cat "$WORK/log/p99.before")" le 2
+}
+
+fill_log() {
+    local left=$RETENTION_EVENTS part=100000
+    while ((left > 0)); do
+        sql -o /dev/null -c "select count(outbox.publish('retention.old', bench.payload()::jsonb, event_key => 'k' || n, dedup_key => case when n % 100 = 0 then gen_random_uuid()::text end)) from generate_series(1, $((left < part ? left : part))) n" </dev/null
+        left=$((left - part))
+    done
+    until_true 1200 "select coalesce(sum(backlog), 0) = 0 and not bool_or(catching_up) from outbox.subscription_status where subscription = 'retention'"
+}
+
+grow_old() {
+    printf '%s\n' "outbox.test_clock_offset = '32d'" >> "$WORK/data/postgresql.conf"
+    value "select pg_reload_conf()" >/dev/null
+    until_true 60 "select bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')"
+}
+
+# measure_publishing NAME: the p99 into log/p99.NAME
+measure_publishing() {
+    as_user tee "$WORK/tmp/retention" >/dev/null <<'END'
+\set i random(1, 1000000)
+begin;
+insert into bench.task (title, owner) values ('Book the hall', 'anna');
+select outbox.publish(event_type => 'fresh.event', payload => '{"room": 12}', aggregate_type => 'task', aggregate_id => :i::text);
+commit;
+END
+    rate_of_pgbench -c 4 -j 1 --rate=500 -T "$RETENTION_SECONDS" -l --log-prefix="$WORK/tmp/retention_$1" -f "$WORK/tmp/retention" "$database" >/dev/null
+    awk '{ print $3 / 1000 }' "$WORK/tmp/retention_$1".* | sort -g | awk '{ v[NR] = $1 } END { print v[int(NR * 0.99)] }' > "$WORK/log/p99.$1"
+}
