@@ -26,6 +26,7 @@
 #include "extension.h"
 #include "operator.h"
 #include "pattern.h"
+#include "repair.h"
 #include "rights.h"
 #include "session.h"
 #include "settings.h"
@@ -91,6 +92,13 @@ static OutboxStatement update_subscription = {
 static OutboxStatement update_paused = {
 	"update outbox.subscription set paused = $2 where subscription_id = $1",
 	2, {INT4OID, BOOLOID}
+};
+
+/* a person has looked at what was made anew */
+static OutboxStatement clear_incomplete = {
+	"update outbox.subscription_state set stopped_at = null, stopped_code = null, stopped_reason = null"
+	" where subscription_id = $1 and stopped_code = '" OUTBOX_CODE_INCOMPLETE "'",
+	1, {INT4OID}
 };
 
 static OutboxStatement update_first_lane = {
@@ -636,6 +644,8 @@ set_paused(FunctionCallInfo fcinfo, bool paused)
 		Datum		values[2] = {Int32GetDatum(existing.id), BoolGetDatum(paused)};
 
 		(void) outbox_store_run(&update_paused, values, NULL, 0);
+		if (!paused)
+			(void) outbox_store_run(&clear_incomplete, values, NULL, 0);
 		outbox_operator_record(caller, paused ? "pause" : "resume", name, NULL, NULL);
 		announce_change();
 	}

@@ -47,7 +47,8 @@ static OutboxStatement select_horizon = {
 };
 
 static OutboxStatement any_unjoined = {
-	"select 1 from outbox.subscription_state where not joined limit 1"
+	"select 1 from outbox.subscription s left join outbox.subscription_state t using (subscription_id)"
+	" where t.joined is distinct from true limit 1"
 };
 
 /* routing generations, the oldest first: their lanes have the base in common */

@@ -22,6 +22,7 @@
 #include "extension.h"
 #include "pattern.h"
 #include "placement.h"
+#include "repair.h"
 #include "settings.h"
 #include "snapshot.h"
 #include "waiters.h"
@@ -50,12 +51,9 @@ static HTAB *lane_ends = NULL;
 static HTAB *type_routes = NULL;
 static uint64 routes_version = 0;
 static bool *joined = NULL;		/* by index of the subscription cache */
+static bool *whole = NULL;		/* the same: are its rows all there? */
 static int	unjoined = 0;
-
-static OutboxStatement select_joined = {
-	"select joined from outbox.subscription_state where subscription_id = $1",
-	1, {INT4OID}
-};
+static int	incomplete = 0;
 
 static OutboxStatement select_lane_base = {
 	"select base from outbox.lane where subscription_id = $1 and lane = $2",
@@ -73,6 +71,7 @@ outbox_placement_reset(void)
 	lane_ends = NULL;
 	type_routes = NULL;
 	joined = NULL;
+	whole = NULL;
 	routes_version = 0;
 }
 
@@ -82,10 +81,22 @@ outbox_placement_has_joined(int index)
 	return joined[index];
 }
 
+bool
+outbox_placement_is_whole(int index)
+{
+	return whole[index];
+}
+
 int
 outbox_placement_unjoined(void)
 {
 	return unjoined;
+}
+
+int
+outbox_placement_incomplete(void)
+{
+	return incomplete;
 }
 
 void
@@ -94,21 +105,20 @@ outbox_placement_forget_joined(void)
 	routes_version = 0;
 }
 
-/* Which subscriptions have joined the ticks.  In SPI. */
+/* Which subscriptions have joined the ticks; not one whose rows are not all there.  In SPI. */
 static void
 load_joined(OutboxPlacement *placement)
 {
 	joined = MemoryContextAllocZero(types_context, Max(1, placement->nsubscriptions) * sizeof(bool));
+	whole = MemoryContextAllocZero(types_context, Max(1, placement->nsubscriptions) * sizeof(bool));
 	unjoined = 0;
+	incomplete = 0;
 	for (int i = 0; i < placement->nsubscriptions; i++)
 	{
-		Datum		arg = Int32GetDatum(placement->subscriptions[i].id);
-		bool		isnull;
-
-		if (outbox_store_run(&select_joined, &arg, NULL, 1) > 0)
-			joined[i] = DatumGetBool(outbox_store_value(0, 1, &isnull));
-		if (!joined[i])
-			unjoined++;
+		whole[i] = outbox_repair_is_whole(&placement->subscriptions[i], &joined[i]);
+		joined[i] &= whole[i];
+		unjoined += !joined[i];
+		incomplete += !whole[i];
 	}
 }
 

@@ -56,6 +56,10 @@ extern bool outbox_placement_has_joined(int index);
 extern int	outbox_placement_unjoined(void);
 extern void outbox_placement_forget_joined(void);
 
+/* are the rows of the subscription, by its index, all there?  how many have some missing? */
+extern bool outbox_placement_is_whole(int index);
+extern int	outbox_placement_incomplete(void);
+
 /* forget all that is remembered between transactions */
 extern void outbox_placement_reset(void);
 

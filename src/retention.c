@@ -77,10 +77,12 @@ static OutboxStatement select_emptied = {
 	2, {UUIDOID, UUIDOID}
 };
 
-/* a backfill that has not passed it */
+/* a backfill that has not passed it, or one that goes through the log anew; or it is not known how far it is */
 static OutboxStatement select_backfill = {
-	"select s.subscription from outbox.subscription_state t join outbox.subscription s using (subscription_id)"
-	" where not t.joined and t.catch_up_from is null and s.start_at < $2"
+	"select s.subscription from outbox.subscription s left join outbox.subscription_state t using (subscription_id)"
+	" where t.subscription_id is null"
+	" or (select count(*) from outbox.lane l where l.subscription_id = s.subscription_id and l.lane >= s.first_lane) < s.lanes"
+	" or not t.joined and (t.catch_up_from is null and s.start_at < $2 or t.catch_up_from::text = '1:1:')"
 	" and (t.catch_up_through is null or t.catch_up_through < $1) limit 1",
 	2, {UUIDOID, TIMESTAMPTZOID}
 };
@@ -389,7 +391,7 @@ reason_to_keep(const Expired *segment, Oid event_log, Needed *needed)
 	if (has_archive_function() && !segment->archived)
 		return "not archived yet";
 	if (is_backfilled(segment))
-		return "a new subscription reads it";
+		return "a subscription reads it from the beginning";
 	if (!may_be_locked(event_log))
 		return "another session uses it";
 	look_at_ends(needed);
@@ -406,7 +408,7 @@ reason_to_keep_locked(OutboxPass *pass, const Expired *segment, Oid event_log, N
 	if (!lock_alone(pass, event_log) || !outbox_segment_lock_changes())
 		return "another session uses it";
 	if (is_backfilled(segment))
-		return "a new subscription reads it";
+		return "a subscription reads it from the beginning";
 	look_for_needed(&segment->from, &segment->to, needed->seen, needed);
 	return needed->count > KEPT_MAX ? "more than 1000 open deliveries" : NULL;
 }

@@ -41,6 +41,7 @@
 #include "exception_count.h"
 #include "extension.h"
 #include "placement.h"
+#include "repair.h"
 #include "routing.h"
 #include "segment.h"
 #include "settings.h"
@@ -366,6 +367,12 @@ run_tick(void)
 		target = open_target;
 	else
 		target = incarnation_over ? final_snapshot() : current_snapshot();
+	if (incarnation_over && !tick_open && outbox_snapshot_equals(seen, target))
+	{
+		/* its last tick is there: only those that catch up are waited for */
+		commit_transaction();
+		return false;
+	}
 	range = (OutboxCandidateRange) {incarnation, seen, target, tick_open ? &open_through : NULL};
 	outbox_candidate_collect(&list, &range);
 	if (list.count == 0 && !tick_open && !incarnation_over)
@@ -487,6 +494,8 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 	OutboxCandidateList list;
 	OutboxCandidateRange range;
 	int			to;
+	pg_uuid_t	last;
+	bool		anew;
 	bool		history;
 
 	if (!load_catch_up(s->id, &state) || state.joined)
@@ -495,6 +504,7 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 		return false;
 	}
 	/* what the seam sees comes first, whole; then, as without start_at, what it does not see */
+	anew = outbox_repair_begins_at(state.from);
 	history = state.from == NULL && s->has_start_at && s->seam_incarnation == incarnation;
 	if (history && !outbox_snapshot_covers(seen, s->seam))
 	{
@@ -505,14 +515,16 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 	if (state.to == NULL)
 		state.to = history ? outbox_snapshot_without(s->seam, s->seam_xid) : seen;
 	range = (OutboxCandidateRange) {incarnation, state.from ? state.from : below_seam(s), state.to, state.has_through ? &state.through : NULL};
-	if (state.from == NULL && s->has_start_at)
-		outbox_candidate_collect_history(&list, &range, s->start_at);
+	if (anew || (state.from == NULL && s->has_start_at))
+		outbox_candidate_collect_history(&list, &range, s->has_start_at ? s->start_at : DT_NOBEGIN);
 	else
 		outbox_candidate_collect(&list, &range);
 	to = Min(CHUNK_EVENTS, list.count);
-	route_candidates(placement, &list, 0, to, s);
+	if (to > 0)
+		last = list.items[to - 1].id;
+	route_candidates(placement, &list, 0, anew ? outbox_repair_leave_unknown(s, list.items, to) : to, s);
 	outbox_placement_end(placement);
-	advance_catch_up(&state, to > 0 ? &list.items[to - 1].id : NULL, to == list.count && !list.truncated, history);
+	advance_catch_up(&state, to > 0 ? &last : NULL, to == list.count && !list.truncated, history);
 	save_catch_up(s->id, &state);
 	commit_transaction();
 	note_delayed(placement);
@@ -539,7 +551,7 @@ run_catch_up(void)
 
 		begin_transaction();
 		outbox_placement_begin(&placement);
-		while (i < placement.nsubscriptions && outbox_placement_has_joined(i))
+		while (i < placement.nsubscriptions && (outbox_placement_has_joined(i) || !outbox_placement_is_whole(i)))
 			i++;
 		if (i >= placement.nsubscriptions)
 			break;
@@ -675,6 +687,11 @@ prepare_round(void)
 		loaded = true;
 	}
 	outbox_placement_begin(&placement); /* who has not joined? */
+	for (int i = 0; outbox_placement_incomplete() > 0 && i < placement.nsubscriptions; i++)
+	{
+		if (!outbox_placement_is_whole(i))
+			outbox_repair_subscription(&placement.subscriptions[i]);
+	}
 	return true;
 }
 

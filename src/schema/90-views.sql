@@ -279,8 +279,9 @@ select s.subscription,
        t.stopped_code,
        case when outbox.is_held() then 'the database was restored or cloned: outbox.activate() makes it live'
             when current_setting('outbox.dispatch') = 'off' then 'the setting outbox.dispatch is off'
+            when t.subscription_id is null then 'rows of it are missing, as after a restore that failed in part: the router makes them anew, and pauses it'
             else t.stopped_reason end as stopped_reason,
-       not t.joined as catching_up,
+       t.joined is distinct from true as catching_up,
        outbox.is_held() as held,
        s.event_types,
        s.run_as,
@@ -300,7 +301,7 @@ select s.subscription,
        s.created_at,
        s.created_by
 from outbox.subscription s
-join outbox.subscription_state t on t.subscription_id = s.subscription_id
+left join outbox.subscription_state t on t.subscription_id = s.subscription_id -- a restore may have failed in part
 left join (
     select h.subscription_id, count(*) as n
     from outbox.lease_events() h
@@ -355,7 +356,7 @@ cross join lateral (
 where outbox.sees_all_tenants();
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
-'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run; stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
+'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run, or that rows of the subscription were missing and it waits for outbox.resume(); stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
 Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked, and the leases of external workers that have not expired.';
 
 create view outbox.operator_log as

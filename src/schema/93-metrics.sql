@@ -74,7 +74,7 @@ select s.subscription,
        s.paused,
        t.stopped_at is not null or coalesce(t.outage_until > outbox.clock(), false) as stopped
 from outbox.subscription s
-join outbox.subscription_state t on t.subscription_id = s.subscription_id
+left join outbox.subscription_state t on t.subscription_id = s.subscription_id
 left join counted on counted.subscription_id = s.subscription_id
 left join (
     select h.subscription_id, count(*) as n

@@ -22,7 +22,7 @@ begin atomic
         select * from outbox.server_metrics
     ), subscription as materialized (
         select s.subscription, s.handler, s.paused, s.backlog, s.oldest_waiting_at, s.delayed, s.retry, s.in_progress, s.blocked,
-               s.review_required, s.outage_until, s.stopped_at, s.stopped_reason, s.catching_up,
+               s.review_required, s.outage_until, s.stopped_at, s.stopped_code, s.stopped_reason, s.catching_up,
                case when v.held then 'held'
                     when not v.dispatch and s.handler is not null then 'dispatch is off'
                     when s.paused then 'paused'
@@ -47,7 +47,11 @@ begin atomic
         from server where dispatch and workers_running < workers_wanted and not held and not pg_is_in_recovery()
         union all
         select 5, format('Subscription "%s" stands still since %s: %s. It goes on by itself when that is put right.', subscription, outbox.ago(stopped_at), stopped_reason)
-        from subscription where stopped_at is not null
+        from subscription where stopped_at is not null and stopped_code is distinct from 'incomplete'
+        union all
+        select 5, format('Subscription "%s" waits for you since %s: %s. Is the restore complete? What has no receipt is delivered again after: select outbox.resume(%L);',
+                         subscription, outbox.ago(stopped_at), stopped_reason, subscription)
+        from subscription where stopped_code = 'incomplete'
         union all
         select 6, format('Subscription "%s" pauses: too many deliveries failed for a reason that may pass. It tries again in %s s; see what fails: select * from outbox.failure_metrics where subscription = %L;',
                          subscription, ceil(extract(epoch from outage_until - outbox.clock())), subscription)

@@ -50,8 +50,11 @@ sub contents
 {
 	my ($node, $database) = @_;
 	return $node->safe_psql($database, q{
-		select string_agg(format('%s: %s', c.relname, query_to_xml(format('select count(*) as n, md5(coalesce(string_agg(t::text, E''\n'' order by t::text), '''')) as d from only outbox.%I t', c.relname), true, true, '')), E'\n' order by c.relname)
-		from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r' and c.relname not in ('maintenance', 'exception_count')});
+		select format('select %L || count(*) || '' '' || md5(coalesce(string_agg(t::text, E''\n'' order by t::text), '''')) from only outbox.%I t', c.relname || ': ', c.relname)
+		from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r' and c.relname not in ('maintenance', 'exception_count')
+		order by c.relname
+		\gexec
+	});
 }
 
 sub counts_of_effects
