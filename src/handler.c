@@ -409,6 +409,12 @@ outbox_handler_call(OutboxHandler *handler, Datum argument, int64 limit, OutboxI
 	memset(&outbox_handler_request, 0, sizeof(outbox_handler_request));
 	arm_limit(limit, kind);
 	outbox_handler_running = true;
+	/* whoever asked us to end just before found nothing to cancel */
+	if (ShutdownRequestPending)
+	{
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
 	CHECK_FOR_INTERRUPTS();
 	(void) FunctionCallInvoke(fcinfo);
 	PopActiveSnapshot();

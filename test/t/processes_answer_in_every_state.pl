@@ -60,6 +60,26 @@ cmp_ok(took('postgres', 'drop database renamed with (force)'), '<', 5, 'and drop
 make_busy('extension', $sleep);
 cmp_ok(took('extension', 'drop extension outbox cascade'), '<', 5, 'DROP EXTENSION during a handler');
 is_unserved($node, 'extension', 2, 'leaves no process');
+# asked when it is about to call the handler: it holds its lanes, and waits to write the receipts
+$node->safe_psql('postgres', 'create database nearly');
+$node->safe_psql('nearly', qq{
+	set client_min_messages = error;
+	create extension outbox;
+	create sequence started;
+	create function handle(e outbox.event) returns void language plpgsql as \$\$ begin perform nextval('public.started'); $sleep end \$\$;
+	select outbox.subscribe('busy', array['busy'], 'public.handle', handler_timeout => '5 minutes');
+	select outbox.publish('makes.a.segment');});
+my $locker = $node->background_psql('nearly');
+$locker->query_safe('begin; lock table outbox.receipt_log in share mode');
+$node->safe_psql('nearly', q{select outbox.publish('busy')});
+my $pid;
+ok(defined within(10, sub { $pid = $node->safe_psql('nearly', q{select pid from pg_stat_activity where backend_type = 'outbox worker' and wait_event_type = 'Lock'}); $pid ne '' }),
+	'a worker is on its way to the handler');
+$node->safe_psql('postgres', "select pg_terminate_backend($pid)");
+$locker->query_safe('commit');
+$locker->quit;
+ok(defined within(2, sub { $node->safe_psql('postgres', "select count(*) from pg_stat_activity where pid = $pid") eq '0' }), 'it ends when asked there');
+cmp_ok(took('postgres', 'drop database nearly with (force)'), '<', 5, 'and the database is dropped');
 is(join("\n", complaints($node)), '', 'all this without a complaint');
 
 make_busy('stubborn', $stubborn);
