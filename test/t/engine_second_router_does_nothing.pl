@@ -26,7 +26,7 @@ sub routers
 
 sub lock_holder
 {
-	return sql($node, q{select coalesce(string_agg(pid::text, ' '), '') from pg_locks join pg_stat_activity using (pid)
+	return sql($node, q{select coalesce(string_agg(distinct pid::text, ' '), '') from pg_locks join pg_stat_activity using (pid)
 		where locktype = 'advisory' and granted and backend_type = 'outbox router'});
 }
 
