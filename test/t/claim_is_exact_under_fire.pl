@@ -121,7 +121,7 @@ start_client($_) for 1 .. 8;
 my $publisher = start_publisher();
 my $until = time + $seconds;
 my $crash_at = time + $seconds / 2;
-my ($kills, $crashes) = (0, 0);
+my ($kills, $crashes, $crashed_at) = (0, 0);
 while (time < $until)
 {
 	usleep(300_000);
@@ -132,6 +132,7 @@ while (time < $until)
 	next unless $crash_at && time > $crash_at;
 	$node->stop('immediate');
 	$node->start;
+	$crashed_at = sql($node, 'select pg_postmaster_start_time()');
 	$crash_at = 0;
 	$crashes++;
 	$publisher->kill_kill(grace => 0);
@@ -149,8 +150,16 @@ kill_client($_) for keys %clients;
 
 is_sql($node, q{select count(*) from (select subscription_id, event_id from outbox.receipt_log group by 1, 2 having count(*) > 1) d}, '0', 'each delivery has one receipt');
 is(reconcile($node, $_, "(select * from effect where subscription = '$_') e"), '', "$_: effects are receipts, exactly") for qw(ordered none);
-is_sql($node, q{select count(*) from (select seq, lag(seq) over (partition by event_key order by n) as before from effect
-	where subscription = 'ordered' and event_key is not null) o where seq < before}, '0', 'the order of keys holds');
+my $disordered = q{(select event_key as k, seq as s, before from (select event_key, seq, lag(seq) over (partition by event_key order by n) as before
+	from effect where subscription = 'ordered' and event_key is not null) o where seq < before) d};
+is_sql($node, "select count(*) from $disordered", '0', 'the order of keys holds') or diag("crashed at $crashed_at", sql($node, qq{
+	select format('%s: %s after %s', k, s, before) from $disordered;
+	select 'handed out', h.event_key, h.seq, token, h.n, started_at, expires_at, ended_at, e.n
+	from held h join $disordered on event_key = k and h.seq between s - 50 and before + 50 left join effect e using (subscription, event_id)
+	where subscription = 'ordered' order by started_at, h.n;
+	select 'failed', h.event_key, h.seq, attempt, started_at, failed_at, error_code
+	from outbox.attempt a join (select distinct event_id, event_key, seq from held) h using (event_id)
+	join $disordered on event_key = k and h.seq between s - 50 and before + 50 where subscription = 'ordered' order by failed_at}));
 # a holder has an event until it settled it, or until its lease ended
 is_sql($node, q{select count(*) from held a join held b on a.subscription = b.subscription and a.event_key = b.event_key and a.token < b.token
 	where a.subscription = 'ordered' and greatest(a.started_at, b.started_at) < least(coalesce(least(a.ended_at, a.expires_at), a.expires_at), coalesce(least(b.ended_at, b.expires_at), b.expires_at))},
