@@ -447,21 +447,40 @@ park_at_gate(Claim *claim, const OutboxClaimedEvent *entry, const ItemPointerDat
 	return true;
 }
 
+/*
+ * The positions of a lane have no gaps.  A scan may see one when entries have been committed meanwhile, some of them in a
+ * part of the index that it has left: then it begins again, once, and what it finds first is what is there.
+ */
+static bool
+begin_again(const Claim *claim, OutboxScan *scan, int64 position, bool *again)
+{
+	*again = !*again && position != claim->at->reached + 1;
+	if (*again)
+	{
+		outbox_store_set_key(scan, 2, BTGreaterStrategyNumber, Int64GetDatum(claim->at->reached));
+		outbox_store_rescan(scan);
+	}
+	return *again;
+}
+
 static void
 take_entries(Claim *claim)
 {
+	SnapshotData dirty;
 	OutboxScan	scan;
 	bool		isnull;
 	int			most = ENTRIES_AT_ONCE;
 	bool		gated;
+	bool		again = false;
 
 	if (!has_room(claim))
 		return;
-	gated = claim->view.any_gate &&
+	/* now that the lane is ours: whoever had it before may have left a gate */
+	gated = claim->s->ordered &&
 		outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, claim->s->id, claim->at->lane);
 	claim->at->cursor = claim->at->reached;
-	outbox_claimable_begin_entries(&scan, &claim->view, claim->at);
-	while (most-- > 0 && has_room(claim) && outbox_store_next(&scan, true))
+	outbox_claimable_begin_entries(&scan, &dirty, &claim->view, claim->at);
+	while (most-- > 0 && has_room(claim) && outbox_claimable_next_entry(&scan, &dirty))
 	{
 		OutboxClaimedEvent entry = {
 			.event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull)), .lane = claim->at->lane,
@@ -470,6 +489,8 @@ take_entries(Claim *claim)
 		ItemPointer tid = (ItemPointer) DatumGetPointer(slot_getattr(scan.slot, 5, &isnull));
 
 		CHECK_FOR_INTERRUPTS();
+		if (begin_again(claim, &scan, entry.position, &again))
+			continue;
 		if (!(gated && park_at_gate(claim, &entry, tid)) && take_event(claim, &entry, tid, 0) == NO_ROOM)
 			break;
 		claim->at->reached = entry.position;
@@ -499,7 +520,7 @@ work_lane(Claim *claim)
 	if (claim->view.any_ended)
 	{
 		outbox_exception_sweep(claim->s, claim->at->lane);
-		claim->view.any_open_gate = claim->view.any_gate && outbox_claimable_has_row("gate", "gate_open", claim->s->id, -1);
+		claim->view.any_open_gate = claim->s->ordered && outbox_claimable_has_row("gate", "gate_open", claim->s->id, -1);
 	}
 	claim->quota = share(claim);
 	take_due(claim, false);

@@ -76,19 +76,25 @@ outbox_claimable_view(OutboxClaimView *view, const OutboxSubscription *s, Timest
 	view->any_retry = outbox_claimable_has_row("delivery_exception", "delivery_exception_live_due", s->id, -1);
 	view->any_replay = outbox_claimable_has_row("delivery_exception", "delivery_exception_replay_due", s->id, -1);
 	view->any_ended = outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", s->id, -1);
-	view->any_gate = s->ordered && outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, s->id, -1);
-	view->any_open_gate = view->any_gate && outbox_claimable_has_row("gate", "gate_open", s->id, -1);
+	view->any_open_gate = s->ordered && outbox_claimable_has_row("gate", "gate_open", s->id, -1);
 }
 
 /* ---------------------------------------------------------------- a lane */
+
+static void
+begin_lane(OutboxScan *scan, Snapshot snapshot, const OutboxClaimView *view, const OutboxClaimLane *lane,
+		   const char *relname, const char *index, int nkeys)
+{
+	outbox_store_begin_scan(scan, outbox_extension_relid(relname), outbox_extension_relid(index), snapshot, nkeys);
+	outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int32GetDatum(view->s->id));
+	outbox_store_set_key(scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
+}
 
 void
 outbox_claimable_begin_lane(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane,
 							const char *relname, const char *index, int nkeys)
 {
-	outbox_store_begin_scan(scan, outbox_extension_relid(relname), outbox_extension_relid(index), SnapshotSelf, nkeys);
-	outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int32GetDatum(view->s->id));
-	outbox_store_set_key(scan, 1, BTEqualStrategyNumber, Int32GetDatum(lane->lane));
+	begin_lane(scan, SnapshotSelf, view, lane, relname, index, nkeys);
 }
 
 int64
@@ -107,21 +113,30 @@ outbox_claimable_cursor(const OutboxClaimView *view, const OutboxClaimLane *lane
 }
 
 void
-outbox_claimable_begin_entries(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane)
+outbox_claimable_begin_entries(OutboxScan *scan, SnapshotData *dirty, const OutboxClaimView *view,
+							   const OutboxClaimLane *lane)
 {
-	outbox_claimable_begin_lane(scan, view, lane, "lane_entry", "lane_entry_pkey", 3);
+	InitDirtySnapshot(*dirty);
+	begin_lane(scan, dirty, view, lane, "lane_entry", "lane_entry_pkey", 3);
 	outbox_store_set_key(scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
 	outbox_store_rescan(scan);
+}
+
+bool
+outbox_claimable_next_entry(OutboxScan *scan, const SnapshotData *dirty)
+{
+	return outbox_store_next(scan, true) && !TransactionIdIsValid(dirty->xmin);
 }
 
 static bool
 has_entries(const OutboxClaimView *view, const OutboxClaimLane *lane)
 {
+	SnapshotData dirty;
 	OutboxScan	scan;
 	bool		found;
 
-	outbox_claimable_begin_entries(&scan, view, lane);
-	found = outbox_store_next(&scan, true);
+	outbox_claimable_begin_entries(&scan, &dirty, view, lane);
+	found = outbox_claimable_next_entry(&scan, &dirty);
 	outbox_store_end_scan(&scan);
 	return found;
 }

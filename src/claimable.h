@@ -19,7 +19,10 @@ typedef struct OutboxClaimLane
 	int			taken;			/* so many events of it */
 } OutboxClaimLane;
 
-/* a subscription, looked at */
+/*
+ * A subscription, looked at before any lane is locked: what saves looking where there is nothing.  What the
+ * order of keys rests on is read again under the lane's lock.
+ */
 typedef struct OutboxClaimView
 {
 	const OutboxSubscription *s;
@@ -27,7 +30,6 @@ typedef struct OutboxClaimView
 	bool		any_retry;		/* in any lane, due or not */
 	bool		any_replay;
 	bool		any_ended;		/* given up by a person, and its gate has not heard of it */
-	bool		any_gate;
 	bool		any_open_gate;
 	int			nlanes;
 	OutboxClaimLane *lanes;
@@ -44,8 +46,15 @@ extern bool outbox_claimable_is_free(const OutboxClaimView *view, const OutboxCl
 									 TimestampTz *expires_at);
 extern int64 outbox_claimable_cursor(const OutboxClaimView *view, const OutboxClaimLane *lane);
 
-/* the lane's entries behind its cursor, or its rows under an index that begins with subscription and lane */
-extern void outbox_claimable_begin_entries(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane);
+/*
+ * The lane's entries behind its cursor, up to the first one that is not committed yet: what a claim has passed is
+ * never looked at again.
+ */
+extern void outbox_claimable_begin_entries(OutboxScan *scan, SnapshotData *dirty, const OutboxClaimView *view,
+										   const OutboxClaimLane *lane);
+extern bool outbox_claimable_next_entry(OutboxScan *scan, const SnapshotData *dirty);
+
+/* the lane's rows under an index that begins with subscription and lane */
 extern void outbox_claimable_begin_lane(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane,
 										const char *relname, const char *index, int nkeys);
 
