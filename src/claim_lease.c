@@ -363,15 +363,15 @@ typedef enum Found
 
 /*
  * Look for a row under a unique key and lock it in its newest version, which is then in the slot.
- * While a row is being replaced its old version is still there, or its new one already: seen
- * neither, it is being committed just now, and looked for again.
+ * While a row is being replaced its old version is still there, or its new one already: when neither is seen, that was
+ * committed in between, and another look finds the new one.
  */
 static Found
 lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, TupleTableSlot *slot)
 {
-	for (;;)
+	for (int looks = 1;; looks++)
 	{
-		bool		replaced = false;
+		bool		replaced = looks < 2;
 
 		CHECK_FOR_INTERRUPTS();
 		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, key);
@@ -396,7 +396,8 @@ lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, T
 		}
 		if (!replaced)
 			return FOUND_NOTHING;
-		pg_usleep(100);
+		if (looks > 1)
+			pg_usleep(100);
 	}
 }
 
@@ -433,25 +434,35 @@ outbox_claim_lease_lock(const pg_uuid_t *token, LockTupleMode mode, OutboxPatien
 		memcmp(&lease->token, token, sizeof(pg_uuid_t)) == 0;
 }
 
-bool
-outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at)
+/* A version of its row: any will do, and none is uncommitted as a whole. */
+static bool
+read_version(int64 lease_id, OutboxClaimLease *lease)
 {
 	SnapshotData dirty;
 	OutboxScan	scan;
-	OutboxClaimLease lease = {0};
+	bool		found;
 
-	/* dirty: also in the moment of its being replaced; any version will do, and none is uncommitted as a whole */
 	InitDirtySnapshot(dirty);
 	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_pkey"), &dirty, 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
 	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-	{
-		read_head(scan.slot, &lease);
-		read_progress(&lease, SnapshotSelf);
-		*expires_at = lease.expires_at;
-	}
+	found = outbox_store_next(&scan, true);
+	if (found)
+		read_head(scan.slot, lease);
 	outbox_store_end_scan(&scan);
+	return found;
+}
+
+/* Looked for twice before it is taken for trimmed: see lock_row(). */
+bool
+outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at)
+{
+	OutboxClaimLease lease = {0};
+
+	if (!read_version(lease_id, &lease) && !read_version(lease_id, &lease))
+		return false;
+	read_progress(&lease, SnapshotSelf);
+	*expires_at = lease.expires_at;
 	return lease.held > 0;
 }
 

@@ -549,7 +549,7 @@ lease_lanes(Round *round)
 			taken++;
 			any_unclean |= lane->unclean;
 			if (outbox_settle_recover(round->subscription, lane, round->self) > 0)
-				lane->touched = round->did_something = true;	/* look when it is due */
+				lane->touched = lane->has_gate = round->did_something = true;	/* look when it is due */
 		}
 	}
 	commit_transaction();

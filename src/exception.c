@@ -297,25 +297,46 @@ is_unfinished(TupleTableSlot *slot, bool blocks_on_review)
 	return !text_is(status, "DISCARDED") && (blocks_on_review || !text_is(status, "REVIEW_REQUIRED"));
 }
 
+/*
+ * The first unfinished delivery of the key in a scan by it; false when there is none.  A row that somebody replaces is seen
+ * in its old version, or in its new one already: when neither is seen, that was committed in between, and another
+ * look finds the new one.  So both looks count.
+ */
+static bool
+find_unfinished(OutboxScan *scan, bool blocks_on_review, pg_uuid_t *event_id, int64 *position)
+{
+	bool		isnull;
+
+	*position = PG_INT64_MAX;
+	for (int looks = 0; looks < 2; looks++)
+	{
+		bool		found = false;
+
+		outbox_store_rescan(scan);
+		while (!found && outbox_store_next(scan, true))
+		{
+			int64		its = DatumGetInt64(slot_getattr(scan->slot, EX_POSITION + 1, &isnull));
+
+			found = is_unfinished(scan->slot, blocks_on_review);
+			if (!found || its >= *position)
+				continue;
+			*position = its;
+			*event_id = *DatumGetUUIDP(slot_getattr(scan->slot, EX_EVENT_ID + 1, &isnull));
+		}
+	}
+	return *position < PG_INT64_MAX;
+}
+
 /* The oldest unfinished delivery of the key, if any. */
 static bool
 find_holder(const OutboxKey *key, bool blocks_on_review, pg_uuid_t *holder, int64 *position)
 {
 	SnapshotData dirty;
 	OutboxScan	scan;
-	bool		found = false;
-	bool		isnull;
+	bool		found;
 
 	begin_by_key(&scan, &dirty, key, 3);
-	outbox_store_rescan(&scan);
-	while (!found && outbox_store_next(&scan, true))
-	{
-		if (!is_unfinished(scan.slot, blocks_on_review))
-			continue;
-		*holder = *DatumGetUUIDP(slot_getattr(scan.slot, EX_EVENT_ID + 1, &isnull));
-		*position = DatumGetInt64(slot_getattr(scan.slot, EX_POSITION + 1, &isnull));
-		found = true;
-	}
+	found = find_unfinished(&scan, blocks_on_review, holder, position);
 	outbox_store_end_scan(&scan);
 	return found;
 }
@@ -325,13 +346,12 @@ outbox_exception_has_later(const OutboxKey *key, int64 position)
 {
 	SnapshotData dirty;
 	OutboxScan	scan;
-	bool		found = false;
+	bool		found;
+	pg_uuid_t	event_id;
 
 	begin_by_key(&scan, &dirty, key, 4);
 	outbox_store_set_key(&scan, 3, BTGreaterStrategyNumber, Int64GetDatum(position));
-	outbox_store_rescan(&scan);
-	while (!found && outbox_store_next(&scan, true))
-		found = is_unfinished(scan.slot, true);
+	found = find_unfinished(&scan, true, &event_id, &position);
 	outbox_store_end_scan(&scan);
 	return found;
 }
