@@ -230,6 +230,21 @@ time_to_sleep(Wait *wait, int64 ticks)
 	return (long) Max(us / 1000 + 1, 1);
 }
 
+/*
+ * Nobody waits any more when the client is gone, which the server, with client_connection_check_interval at 0, would
+ * only notice when it sends the answer; a pool, or max_connections, would miss this connection until then.
+ */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && WaitEventSetCanReportClosed() && !pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* False when the time is over. */
 static bool
 sleep_until_reason(Wait *wait)
@@ -249,7 +264,7 @@ sleep_until_reason(Wait *wait)
 			return true;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, time_to_sleep(wait, ticks), wait_event);
 		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		check_client();
 	}
 }
 

@@ -16,6 +16,9 @@
 #include "utils/acl.h"
 #include "utils/wait_event.h"
 
+/* libpq/libpq.h, which declares it, wants the headers of Kerberos where the server was built with it */
+extern bool pq_check_connection(void);
+
 /* 16: ExecInsertIndexTuples() learned about summarizing indexes */
 #if PG_VERSION_NUM >= 160000
 #define outbox_compat_insert_index_tuples(rri, slot, estate, no_dup_err, conflict, arbiters) \

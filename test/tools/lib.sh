@@ -62,6 +62,47 @@ as_user() {
         "$@"
 }
 
+# ------------------------------------------------------------ packages that are not to be installed
+
+# A package from apt, into the current folder; from lists of our own when the machine's do not do.
+fetch_package() {
+    local -a own=(-o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)")
+    apt-get -o APT::Sandbox::User="$(id -un)" download "$1" && return
+    mkdir -p lists/partial cache/archives/partial
+    apt-get "${own[@]}" update && apt-get "${own[@]}" download "$1"
+}
+
+# Libraries that a package file asks for, and that are not installed.
+missing_libraries() {
+    local name
+    for name in $(dpkg-deb -f "$1" Depends | tr ',' '\n' | sed -nE 's/^ *(lib[^ |(:]*).*/\1/p'); do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null || true) == installed ]] || printf '%s\n' "$name"
+    done
+}
+
+# unpack_package FOLDER PACKAGE: its files and the libraries they need, below FOLDER: no service starts, nobody has to
+# be root. What has been unpacked before stays.
+unpack_package() {
+    local folder=$1 package=$2 file library
+    [[ ! -e $folder/$package.done ]] || return 0
+    say "fetching: $package"
+    rm -rf "$folder/$package.deb"
+    mkdir -p "$folder/$package.deb"
+    if ! (cd "$folder/$package.deb" && fetch_package "$package") >"$folder/download.log" 2>&1; then
+        tail -n 20 "$folder/download.log"
+        say "apt-get could not download $package"
+        return 1
+    fi
+    file=$(echo "$folder/$package.deb"/*.deb)
+    dpkg -x "$file" "$folder"
+    for library in $(missing_libraries "$file"); do
+        unpack_package "$folder" "$library" || return 1
+    done
+    rm -rf "$folder/$package.deb"
+    chmod -R a+rX "$folder"
+    : > "$folder/$package.done"
+}
+
 # ------------------------------------------------------------ the private folder
 
 # work_folder NAME: make it, and see that it goes with this script.
