@@ -156,14 +156,14 @@ static bool
 was_upgraded(void)
 {
 	FILE	   *file = AllocateFile(UPGRADE_MARK, "r");
-	uint64		system_identifier = 0;
+	char		line[24] = "";
 
 	if (file == NULL)
 		return false;
-	if (fscanf(file, "%" INT64_MODIFIER "u", &system_identifier) != 1)
-		system_identifier = 0;
+	if (fgets(line, sizeof(line), file) == NULL)
+		line[0] = '\0';
 	FreeFile(file);
-	return system_identifier == GetSystemIdentifier();
+	return strtou64(line, NULL, 10) == GetSystemIdentifier();
 }
 
 static OutboxStatement update_system_identifier = {
