@@ -112,6 +112,12 @@ outbox_pattern_check(const char *pattern, int len)
 	return check_words(pattern, len, true);
 }
 
+static bool
+is_code_character(char c)
+{
+	return is_alphanumeric(c) || c == '_' || c == '.' || c == ':' || c == '-';
+}
+
 const char *
 outbox_pattern_check_error_code(const char *code, int len)
 {
@@ -119,7 +125,7 @@ outbox_pattern_check_error_code(const char *code, int len)
 		return "It has 1 to 64 characters.";
 	for (int i = 0; i < len; i++)
 	{
-		if (!is_alphanumeric(code[i]) && memchr("_.:-", code[i], 4) == NULL)
+		if (!is_code_character(code[i]))
 			return "It consists of the letters A-Z and a-z, digits, \"_\", \".\", \":\" and \"-\".";
 	}
 	return NULL;

@@ -263,25 +263,32 @@ report_version(const OutboxExtension *extension)
 /*
  * A lock that conflicts with ours means that the extension is being dropped or
  * updated.  We do not wait for it: the transaction may be open for long, or prepared.
+ * Under the lock it is looked up again: until then it may have gone.
  */
+static OutboxPresence
+find_extension(void)
+{
+	OutboxExtension extension;
+
+	if (!outbox_extension_lookup(&extension))
+		return PRESENCE_NO;
+	if (!ConditionalLockDatabaseObject(ExtensionRelationId, extension.oid, 0, AccessShareLock))
+		return PRESENCE_UNSURE;
+	if (!outbox_extension_lookup(&extension))
+		return PRESENCE_NO;
+	if (outbox_extension_is_current(&extension))
+		return PRESENCE_YES;
+	report_version(&extension);
+	return PRESENCE_UNSURE;
+}
+
 static OutboxPresence
 look_up_extension(void)
 {
-	OutboxExtension extension;
-	OutboxPresence result = PRESENCE_YES;
+	OutboxPresence result;
 
 	StartTransactionCommand();
-	if (!outbox_extension_lookup(&extension))
-		result = PRESENCE_NO;
-	else if (!ConditionalLockDatabaseObject(ExtensionRelationId, extension.oid, 0, AccessShareLock))
-		result = PRESENCE_UNSURE;
-	else if (!outbox_extension_lookup(&extension))
-		result = PRESENCE_NO;
-	else if (!outbox_extension_is_current(&extension))
-	{
-		report_version(&extension);
-		result = PRESENCE_UNSURE;
-	}
+	result = find_extension();
 	CommitTransactionCommand();
 	return result;
 }

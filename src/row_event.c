@@ -68,7 +68,7 @@ static const char *const settings[][2] = {
 
 /* ---------------------------------------------------------------- arguments */
 
-static void
+OUTBOX_NORETURN static void
 refuse_argument(const TriggerData *trigger, const char *reason, const char *hint)
 {
 	ereport(ERROR,
