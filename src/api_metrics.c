@@ -14,6 +14,7 @@
 #include "utils/tuplestore.h"
 
 #include "counters.h"
+#include "event_log.h"
 #include "exception_count.h"
 #include "segment.h"
 #include "store.h"
@@ -145,20 +146,9 @@ outbox_count_exceptions(PG_FUNCTION_ARGS)
 Datum
 outbox_published_at_of(PG_FUNCTION_ARGS)
 {
-	pg_uuid_t  *id = PG_GETARG_UUID_P(0);
-	OutboxSegment segment;
-	OutboxScan	scan;
-	Datum		at = 0;
-	bool		isnull = true;
+	Datum		at;
 
-	outbox_segment_find(id, &segment);
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, outbox_segment_snapshot(&segment), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-		at = slot_getattr(scan.slot, EV_PUBLISHED_AT + 1, &isnull);
-	outbox_store_end_scan(&scan);
-	if (isnull)
+	if (!outbox_event_log_read(PG_GETARG_UUID_P(0), EV_PUBLISHED_AT, false, &at))
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(at);
 }

@@ -1,5 +1,5 @@
 /*
- * event_log.c - write events into the log.
+ * event_log.c - write events into the log, and look one up.
  *
  * An event is a row in the segment that its id falls into, written in the
  * transaction at hand by direct table access: no plan, no rights needed on
@@ -12,13 +12,17 @@
 #include "outbox.h"
 
 #include "access/heapam.h"
+#include "access/stratnum.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/uuid.h"
 #include "utils/xid8.h"
 
 #include "dedup.h"
@@ -196,6 +200,14 @@ aim_at(Target *target, const pg_uuid_t *id)
 	target->writer = outbox_store_open_writer(target->segment.event_log);
 }
 
+static Datum
+copy_value(Datum value, Form_pg_attribute attribute)
+{
+	if (attribute->attlen == -1)
+		return PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+	return datumCopy(value, attribute->attbyval, attribute->attlen);
+}
+
 /* ---------------------------------------------------------------- what others call */
 
 bool
@@ -241,4 +253,25 @@ outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int 
 	}
 	close_target(&target);
 	outbox_wakeup_router();
+}
+
+/* In SQL it would be a probe of every segment, since the planner cannot know that the ids are ranges. */
+bool
+outbox_event_log_read(const pg_uuid_t *id, int column, bool latest, Datum *value)
+{
+	OutboxSegment segment;
+	OutboxScan	scan;
+	bool		isnull = true;
+
+	outbox_segment_find(id, &segment);
+	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk,
+							latest ? SnapshotSelf : outbox_segment_snapshot(&segment), 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+		*value = slot_getattr(scan.slot, column + 1, &isnull);
+	if (!isnull)
+		*value = copy_value(*value, TupleDescAttr(scan.slot->tts_tupleDescriptor, column));
+	outbox_store_end_scan(&scan);
+	return !isnull;
 }

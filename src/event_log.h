@@ -1,4 +1,4 @@
-/* event_log.h - write events into the log, in the transaction at hand. */
+/* event_log.h - write events into the log, in the transaction at hand; and look one up. */
 #ifndef OUTBOX_EVENT_LOG_H
 #define OUTBOX_EVENT_LOG_H
 
@@ -13,5 +13,11 @@ extern bool outbox_event_log_append(OutboxDraft *draft, pg_uuid_t *id);
 
 /* The same for many; *current is the number, from 1, of the one at hand. */
 extern void outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int *current);
+
+/*
+ * One column (EV_*) of an event, palloc'd, by one index probe; false when it is null, or the event is not in the
+ * log.  latest: also when the active snapshot does not see the event yet.
+ */
+extern bool outbox_event_log_read(const pg_uuid_t *id, int column, bool latest, Datum *value);
 
 #endif							/* OUTBOX_EVENT_LOG_H */

@@ -9,15 +9,13 @@
 #include "outbox.h"
 
 #include "access/htup_details.h"
-#include "access/stratnum.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 
+#include "event_log.h"
 #include "exception_count.h"
 #include "extension.h"
-#include "segment.h"
 #include "shmem.h"
 #include "store.h"
 
@@ -57,50 +55,44 @@ static OutboxStatement count_all = {
 	" union all select subscription_id, 'DELAYED', '', count(*) from outbox.delayed group by subscription_id"
 };
 
-static int
-column(Relation rel, const char *name)
+/* of a column that is not null */
+static Datum
+read_column(Relation rel, HeapTuple tuple, const char *name)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	Datum		value = 0;
+	bool		isnull = true;
 
-	for (int i = 0; i < desc->natts; i++)
+	for (int i = 0; i < desc->natts && isnull; i++)
+	{
 		if (strcmp(NameStr(TupleDescAttr(desc, i)->attname), name) == 0)
-			return i + 1;
-	elog(ERROR, "column %s is missing", name);
-	return 0;
+			value = heap_getattr(tuple, i + 1, desc, &isnull);
+	}
+	if (isnull)
+		elog(ERROR, "column %s is missing", name);
+	return value;
 }
 
 static Counted
 read_row(Relation rel, HeapTuple tuple)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
 	Counted		row = {.is = tuple != NULL};
-	bool		isnull;
 
 	if (!row.is)
 		return row;
-	row.subscription_id = DatumGetInt32(heap_getattr(tuple, column(rel, "subscription_id"), desc, &isnull));
-	row.status = TextDatumGetCString(heap_getattr(tuple, column(rel, "status"), desc, &isnull));
-	row.event_id = *DatumGetUUIDP(heap_getattr(tuple, column(rel, "event_id"), desc, &isnull));
+	row.subscription_id = DatumGetInt32(read_column(rel, tuple, "subscription_id"));
+	row.status = TextDatumGetCString(read_column(rel, tuple, "status"));
+	row.event_id = *DatumGetUUIDP(read_column(rel, tuple, "event_id"));
 	return row;
 }
 
-/* The event's type, by one index probe; '' when it is not in the log. */
+/* '' when the event is not in the log. */
 static Datum
 type_of(const pg_uuid_t *id)
 {
-	OutboxSegment segment;
-	OutboxScan	scan;
-	Datum		type = 0;
-	bool		isnull;
+	Datum		type;
 
-	outbox_segment_find(id, &segment);
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, SnapshotSelf, 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-		type = PointerGetDatum(PG_DETOAST_DATUM_COPY(slot_getattr(scan.slot, EV_EVENT_TYPE + 1, &isnull)));
-	outbox_store_end_scan(&scan);
-	return type != 0 ? type : CStringGetTextDatum("");
+	return outbox_event_log_read(id, EV_EVENT_TYPE, true, &type) ? type : CStringGetTextDatum("");
 }
 
 static void

@@ -8,17 +8,12 @@
  */
 #include "outbox.h"
 
-#include "access/stratnum.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
-#include "utils/snapmgr.h"
-#include "utils/uuid.h"
 
+#include "event_log.h"
 #include "rights.h"
-#include "segment.h"
 #include "settings.h"
-#include "store.h"
 #include "tenant.h"
 
 static bool
@@ -80,24 +75,12 @@ outbox_tenant_is_visible(Datum tenant)
 	return DatumGetPointer(tenant) != NULL && is_text(tenant, own);
 }
 
-/* In SQL it would be a probe of every segment, since the planner cannot know that the ids are ranges. */
 Datum
 outbox_tenant_find(const pg_uuid_t *id)
 {
-	OutboxSegment segment;
-	OutboxScan	scan;
-	Datum		tenant = 0;
-	bool		isnull = true;
+	Datum		tenant;
 
-	outbox_segment_find(id, &segment);
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, outbox_segment_snapshot(&segment), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-		tenant = slot_getattr(scan.slot, EV_TENANT_ID + 1, &isnull);
-	tenant = isnull ? 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(tenant));
-	outbox_store_end_scan(&scan);
-	return tenant;
+	return outbox_event_log_read(id, EV_TENANT_ID, false, &tenant) ? tenant : 0;
 }
 
 bool
