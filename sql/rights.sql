@@ -93,7 +93,7 @@ insert into rights_test.decision values
     ('delivery', 'om'), ('attempt', 'om'), ('review_required', 'om'), ('blocked_key', 'om'), ('subscription_status', 'om'), ('worker_status', 'om'),
     ('operator_log', 'om'), ('event_type', 'om'), ('metrics', 'om'), ('failure_metrics', 'om'), ('review_metrics', 'om'), ('server_metrics', 'om'), ('maintenance_status', 'om'),
     ('snapshot_holder', 'om'), ('unmatched_event_type', 'om'),
-    ('event', ''), ('event_history', '');
+    ('event', ''), ('event_history', ''), ('lane_backlog', ''), ('delivery_at_work', '');
 create view rights_test.object as
 select p.oid, p.proname::text as object, p.prokind::text as kind,
        format(case p.prokind when 'p' then 'call outbox.%I(%s)' else 'select outbox.%I(%s)' end, p.proname,

@@ -262,6 +262,52 @@ revoke all on outbox.blocked_key from public;
 comment on view outbox.blocked_key is
 'The keys whose later events wait: held_by is the unfinished event, status its status, blocked_events how many wait behind it, since when the key is blocked. Cost: reads what is blocked.';
 
+create view outbox.lane_backlog as
+select l.subscription_id,
+       l.lane,
+       greatest(0, ends.position - done.position) as waiting,
+       ends.next_event_id
+from outbox.lane l
+cross join lateral (
+    select coalesce(max(c.position), l.base) as position
+    from outbox.lane_cursor c
+    where c.subscription_id = l.subscription_id and c.lane = l.lane) done
+cross join lateral (
+    select (select max(e.position)
+            from outbox.lane_entry e
+            where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
+           (select e.event_id
+            from outbox.lane_entry e
+            where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
+            order by e.position
+            limit 1) as next_event_id) ends
+where outbox.sees_all_tenants();
+revoke all on outbox.lane_backlog from public;
+comment on view outbox.lane_backlog is
+'Internal: how many events wait in a lane, and the next of them, for the views that count. Cost: three index probes a lane.';
+
+create view outbox.delivery_at_work as
+select h.subscription_id,
+       h.event_id,
+       h.replay_no
+from outbox.lease_events() h
+where not h.has_exception
+  and outbox.sees_all_tenants()
+union all
+select w.subscription_id,
+       w.event_id,
+       w.replay_no
+from outbox.process_list() w
+where w.event_id is not null
+  and not exists (
+      select from outbox.delivery_exception x
+      where x.subscription_id = w.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
+        and x.status = 'IN_PROGRESS')
+  and outbox.sees_all_tenants();
+revoke all on outbox.delivery_at_work from public;
+comment on view outbox.delivery_at_work is
+'Internal: the deliveries that are being worked on and that are not counted as IN_PROGRESS in outbox.exception_count, for the views that count. Cost: reads the leases that have not expired, and shared memory.';
+
 create view outbox.subscription_status as
 select s.subscription,
        s.handler,
@@ -271,7 +317,7 @@ select s.subscription,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
        delayed.n as delayed,
        exceptions.retry,
-       exceptions.in_progress + workers.n + coalesce(held.n, 0) as in_progress,
+       exceptions.in_progress + coalesce(at_work.n, 0) as in_progress,
        parked.blocked,
        exceptions.review_required,
        t.outage_until,
@@ -303,27 +349,13 @@ select s.subscription,
 from outbox.subscription s
 left join outbox.subscription_state t on t.subscription_id = s.subscription_id -- a restore may have failed in part
 left join (
-    select h.subscription_id, count(*) as n
-    from outbox.lease_events() h
-    where not h.has_exception
-    group by h.subscription_id) held on held.subscription_id = s.subscription_id
+    select w.subscription_id, count(*) as n
+    from outbox.delivery_at_work w
+    group by w.subscription_id) at_work on at_work.subscription_id = s.subscription_id
 cross join lateral (
-    select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
-           min(ends.next_event_id::text collate "C") as next_event_id
-    from outbox.lane l
-    cross join lateral (
-        select coalesce(max(c.position), l.base) as position
-        from outbox.lane_cursor c
-        where c.subscription_id = l.subscription_id and c.lane = l.lane) done
-    cross join lateral (
-        select (select max(e.position)
-                from outbox.lane_entry e
-                where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
-               (select e.event_id
-                from outbox.lane_entry e
-                where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
-                order by e.position
-                limit 1) as next_event_id) ends
+    select coalesce(sum(l.waiting), 0)::bigint as backlog,
+           min(l.next_event_id::text collate "C") as next_event_id
+    from outbox.lane_backlog l
     where l.subscription_id = s.subscription_id) lanes
 cross join lateral (
     select outbox.published_at_of(lanes.next_event_id::uuid) as published_at
@@ -344,15 +376,6 @@ cross join lateral (
     select count(*) as n
     from outbox.delayed d
     where d.subscription_id = s.subscription_id) delayed
-cross join lateral (
-    select count(*) as n
-    from outbox.process_list() w
-    where w.subscription_id = s.subscription_id
-      and w.event_id is not null
-      and not exists (
-          select from outbox.delivery_exception x
-          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
-            and x.status = 'IN_PROGRESS')) workers
 where outbox.sees_all_tenants();
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is

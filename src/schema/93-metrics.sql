@@ -56,7 +56,7 @@ with counted as materialized (
 select s.subscription,
        lanes.backlog + parked.ready as backlog,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
-       coalesce(counted.in_progress, 0) + workers.n + coalesce(held.n, 0) as in_progress,
+       coalesce(counted.in_progress, 0) + coalesce(at_work.n, 0) as in_progress,
        coalesce(counted.retry, 0) as retry,
        parked.blocked,
        coalesce(counted.review_required, 0) as review_required,
@@ -77,28 +77,14 @@ from outbox.subscription s
 left join outbox.subscription_state t on t.subscription_id = s.subscription_id
 left join counted on counted.subscription_id = s.subscription_id
 left join (
-    select h.subscription_id, count(*) as n
-    from outbox.lease_events() h
-    where not h.has_exception
-    group by h.subscription_id) held on held.subscription_id = s.subscription_id
+    select w.subscription_id, count(*) as n
+    from outbox.delivery_at_work w
+    group by w.subscription_id) at_work on at_work.subscription_id = s.subscription_id
 left join outbox.counters() k on k.subscription_id = s.subscription_id
 cross join lateral (
-    select coalesce(sum(greatest(0, ends.position - done.position)), 0)::bigint as backlog,
-           min(ends.next_event_id::text collate "C") as next_event_id
-    from outbox.lane l
-    cross join lateral (
-        select coalesce(max(c.position), l.base) as position
-        from outbox.lane_cursor c
-        where c.subscription_id = l.subscription_id and c.lane = l.lane) done
-    cross join lateral (
-        select (select max(e.position)
-                from outbox.lane_entry e
-                where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
-               (select e.event_id
-                from outbox.lane_entry e
-                where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
-                order by e.position
-                limit 1) as next_event_id) ends
+    select coalesce(sum(l.waiting), 0)::bigint as backlog,
+           min(l.next_event_id::text collate "C") as next_event_id
+    from outbox.lane_backlog l
     where l.subscription_id = s.subscription_id) lanes
 cross join lateral (
     select outbox.published_at_of(lanes.next_event_id::uuid) as published_at offset 0) oldest
@@ -111,15 +97,6 @@ cross join lateral (
         join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
         where g.subscription_id = s.subscription_id
         limit 10000) counted) parked
-cross join lateral (
-    select count(*) as n
-    from outbox.process_list() w
-    where w.subscription_id = s.subscription_id
-      and w.event_id is not null
-      and not exists (
-          select from outbox.delivery_exception x
-          where x.subscription_id = s.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
-            and x.status = 'IN_PROGRESS')) workers
 where outbox.sees_all_tenants();
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
