@@ -349,7 +349,7 @@ Datum
 outbox_subscribe(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	OutboxDefinition definition;
 	Subscription existing;
 	OutboxSession session;
@@ -542,7 +542,7 @@ Datum
 outbox_alter_subscription(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	Subscription existing;
 	OutboxDefinition definition;
 	StringInfoData differing;
@@ -593,7 +593,7 @@ Datum
 outbox_unsubscribe(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	bool		force = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
 	Subscription existing;
 	OutboxSession session;
@@ -628,7 +628,7 @@ static bool
 set_paused(FunctionCallInfo fcinfo, bool paused)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	Subscription existing;
 	OutboxSession session;
 	bool		changed;

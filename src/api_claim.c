@@ -146,7 +146,7 @@ check_claimable(const OutboxSubscription *s)
 Datum
 outbox_claim(PG_FUNCTION_ARGS)
 {
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	int			most = get_max_events(fcinfo);
 	Datum		worker = get_short_text(fcinfo, 3, "worker", OUTBOX_CONTEXT_MAX);
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;

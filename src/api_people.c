@@ -158,7 +158,7 @@ static bool
 change_delivery(FunctionCallInfo fcinfo, OutboxStatement *update, const char *action, const char *reason)
 {
 	Oid			caller = GetUserId();
-	char	   *subscription = outbox_operator_get_subscription(fcinfo);
+	char	   *subscription = outbox_operator_get_subscription(fcinfo, 0);
 	Datum		event_id = outbox_operator_get_required(fcinfo, 1, "event_id");
 	Datum		values[3] = {0, event_id, TimestampTzGetDatum(outbox_settings_now())};
 	OutboxSession session;

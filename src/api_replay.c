@@ -153,7 +153,7 @@ Datum
 outbox_retry_all(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *subscription = outbox_operator_get_subscription(fcinfo);
+	char	   *subscription = outbox_operator_get_subscription(fcinfo, 0);
 	bool		any_code = PG_ARGISNULL(1);
 	int64		most = get_max_events(fcinfo);
 	Datum		error_code = any_code ? (Datum) 0 : PG_GETARG_DATUM(1);
@@ -427,7 +427,7 @@ Datum
 outbox_replay_range(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	Replay	   *replay = palloc(sizeof(Replay));
 	TimestampTz from;
 	TimestampTz to;
@@ -521,7 +521,7 @@ Datum
 outbox_replay_ids(PG_FUNCTION_ARGS)
 {
 	Oid			caller = GetUserId();
-	char	   *name = outbox_operator_get_subscription(fcinfo);
+	char	   *name = outbox_operator_get_subscription(fcinfo, 0);
 	Replay	   *replay = palloc(sizeof(Replay));
 	pg_uuid_t  *ids;
 	int			n = get_ids(fcinfo, &ids);

@@ -3,18 +3,15 @@
  */
 #include "outbox.h"
 
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
+#include "definition.h"
 #include "grants.h"
 #include "operator.h"
-#include "pattern.h"
 #include "rights.h"
 #include "session.h"
 
@@ -40,54 +37,6 @@ typedef struct Change
 } Change;
 
 static char *no_scope[] = {""};
-
-static char **
-get_patterns(FunctionCallInfo fcinfo, int *count)
-{
-	ArrayType  *array = DatumGetArrayTypeP(outbox_operator_get_required(fcinfo, 1, "event_types"));
-	Datum	   *elements;
-	bool	   *nulls;
-	char	  **patterns;
-
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
-	if (*count == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("event_types must not be empty"),
-				 errhint("Name event types or patterns, like '{task.created}' or '{task.*}'; '{#}' is for all.")));
-	patterns = palloc(*count * sizeof(char *));
-	for (int i = 0; i < *count; i++)
-	{
-		const char *reason;
-
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("event_types must not contain nulls")));
-		patterns[i] = TextDatumGetCString(elements[i]);
-		reason = outbox_pattern_check(patterns[i], strlen(patterns[i]));
-		if (reason != NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid event type pattern: \"%s\"", patterns[i]),
-					 errdetail("%s", reason)));
-	}
-	return patterns;
-}
-
-static char *
-get_subscription(FunctionCallInfo fcinfo)
-{
-	char	   *name = TextDatumGetCString(outbox_operator_get_required(fcinfo, 1, "subscription"));
-	const char *reason = outbox_pattern_check_name(name, strlen(name));
-
-	if (reason != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid subscription name"),
-				 errdetail("%s", reason)));
-	return name;
-}
 
 /* A right to a subscription that is still to be made would be one to whatever somebody makes of that name. */
 static void
@@ -128,7 +77,11 @@ make_change(FunctionCallInfo fcinfo, Change *change)
 
 	outbox_rights_require_owner(GetUserId());
 	if (change->kind == GRANT_PUBLISHER)
-		change->scopes = get_patterns(fcinfo, &change->nscopes);
+	{
+		Datum		patterns = outbox_operator_get_required(fcinfo, 1, "event_types");
+
+		change->scopes = outbox_definition_read_patterns(patterns, &change->nscopes);
+	}
 	else
 	{
 		change->scopes = no_scope;
@@ -136,7 +89,7 @@ make_change(FunctionCallInfo fcinfo, Change *change)
 	}
 	if (change->kind == GRANT_WORKER)
 	{
-		char	   *name = get_subscription(fcinfo);
+		char	   *name = outbox_operator_get_subscription(fcinfo, 1);
 
 		if (change->is_grant)
 			check_subscription(name);

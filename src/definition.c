@@ -196,26 +196,32 @@ compare_strings(const void *a, const void *b)
 	return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
-/* The elements, sorted and each once. */
 static char **
-read_list(const OutboxDefinition *definition, int column, int *count)
+read_texts(Datum array, const char *name, int *count)
 {
 	Datum	   *elements;
 	bool	   *nulls;
-	char	  **list;
-	int			n;
+	char	  **texts;
 
-	deconstruct_array(DatumGetArrayTypeP(definition->values[column]), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elements, &nulls, &n);
-	list = palloc(sizeof(char *) * Max(n, 1));
-	for (int i = 0; i < n; i++)
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
+	texts = palloc(sizeof(char *) * Max(*count, 1));
+	for (int i = 0; i < *count; i++)
 	{
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not contain nulls", columns[column].name)));
-		list[i] = TextDatumGetCString(elements[i]);
+					 errmsg("%s must not contain nulls", name)));
+		texts[i] = TextDatumGetCString(elements[i]);
 	}
+	return texts;
+}
+
+/* Sorted, and each once. */
+static void
+sort_list(char **list, int *count)
+{
+	int			n = *count;
+
 	qsort(list, n, sizeof(char *), compare_strings);
 	*count = 0;
 	for (int i = 0; i < n; i++)
@@ -223,7 +229,6 @@ read_list(const OutboxDefinition *definition, int column, int *count)
 		if (i == 0 || strcmp(list[i], list[*count - 1]) != 0)
 			list[(*count)++] = list[i];
 	}
-	return list;
 }
 
 static void
@@ -237,13 +242,8 @@ store_list(OutboxDefinition *definition, int column, char **list, int count)
 }
 
 static void
-check_event_types(OutboxDefinition *definition)
+check_patterns(char **patterns, int count)
 {
-	char	  **patterns = NULL;
-	int			count = 0;
-
-	if (!definition->nulls[DEF_EVENT_TYPES])
-		patterns = read_list(definition, DEF_EVENT_TYPES, &count);
 	if (count == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -259,6 +259,29 @@ check_event_types(OutboxDefinition *definition)
 					 errmsg("invalid event type pattern: \"%s\"", patterns[i]),
 					 errdetail("%s", reason)));
 	}
+}
+
+char **
+outbox_definition_read_patterns(Datum event_types, int *count)
+{
+	char	  **patterns = read_texts(event_types, columns[DEF_EVENT_TYPES].name, count);
+
+	check_patterns(patterns, *count);
+	return patterns;
+}
+
+static void
+check_event_types(OutboxDefinition *definition)
+{
+	char	  **patterns = NULL;
+	int			count = 0;
+
+	if (!definition->nulls[DEF_EVENT_TYPES])
+	{
+		patterns = read_texts(definition->values[DEF_EVENT_TYPES], columns[DEF_EVENT_TYPES].name, &count);
+		sort_list(patterns, &count);
+	}
+	check_patterns(patterns, count);
 	store_list(definition, DEF_EVENT_TYPES, patterns, count);
 }
 
@@ -270,7 +293,8 @@ check_errors(OutboxDefinition *definition, int column, int *count)
 	*count = 0;
 	if (definition->nulls[column])
 		return NULL;
-	codes = read_list(definition, column, count);
+	codes = read_texts(definition->values[column], columns[column].name, count);
+	sort_list(codes, count);
 	for (int i = 0; i < *count; i++)
 	{
 		const char *reason = outbox_pattern_check_error_code(codes[i], strlen(codes[i]));

@@ -50,6 +50,9 @@ extern void outbox_definition_reset(OutboxDefinition *definition, int column, Oi
  */
 extern void outbox_definition_check(OutboxDefinition *definition, Oid caller, bool is_new, bool check_handler);
 
+/* the patterns of an argument event_types, in their order: an error unless each is one and there is one; palloc'd */
+extern char **outbox_definition_read_patterns(Datum event_types, int *count);
+
 /* are they the same?  else the names of the columns that differ are appended, joined by commas */
 extern bool outbox_definition_equals(const OutboxDefinition *a, const OutboxDefinition *b, StringInfo differing);
 

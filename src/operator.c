@@ -39,9 +39,9 @@ outbox_operator_get_required(FunctionCallInfo fcinfo, int n, const char *name)
 }
 
 char *
-outbox_operator_get_subscription(FunctionCallInfo fcinfo)
+outbox_operator_get_subscription(FunctionCallInfo fcinfo, int n)
 {
-	char	   *name = TextDatumGetCString(outbox_operator_get_required(fcinfo, 0, "subscription"));
+	char	   *name = TextDatumGetCString(outbox_operator_get_required(fcinfo, n, "subscription"));
 	const char *reason = outbox_pattern_check_name(name, strlen(name));
 
 	if (reason != NULL)

@@ -9,8 +9,8 @@
 
 #include "fmgr.h"
 
-/* argument 0, a subscription's name: an error unless it is one; palloc'd */
-extern char *outbox_operator_get_subscription(FunctionCallInfo fcinfo);
+/* argument n, a subscription's name: an error unless it is one; palloc'd */
+extern char *outbox_operator_get_subscription(FunctionCallInfo fcinfo, int n);
 
 /* argument n, which must not be null */
 extern Datum outbox_operator_get_required(FunctionCallInfo fcinfo, int n, const char *name);
