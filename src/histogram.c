@@ -22,8 +22,9 @@ outbox_histogram_bucket(int64 us)
 	return Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1);
 }
 
-double
-outbox_histogram_lower(int bucket)
+/* in us; a bucket ends where the next begins */
+static double
+lower_bound(int bucket)
 {
 	return (double) (UINT64CONST(1) << (bucket / 4)) * (1.0 + 0.25 * (bucket % 4));
 }
@@ -42,11 +43,11 @@ outbox_histogram_quantile(const uint64 *counts, double fraction)
 	wanted = fraction * total;
 	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 	{
-		double		lower = outbox_histogram_lower(i);
+		double		lower = lower_bound(i);
 
 		if (counts[i] > 0 && below + counts[i] >= wanted)
-			return lower + (outbox_histogram_lower(i + 1) - lower) * (wanted - below) / counts[i];
+			return lower + (lower_bound(i + 1) - lower) * (wanted - below) / counts[i];
 		below += counts[i];
 	}
-	return outbox_histogram_lower(OUTBOX_HISTOGRAM_BUCKETS);
+	return lower_bound(OUTBOX_HISTOGRAM_BUCKETS);
 }

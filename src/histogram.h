@@ -13,9 +13,6 @@
 
 extern int	outbox_histogram_bucket(int64 us);
 
-/* bounds of a bucket, in us: [lower, upper) */
-extern double outbox_histogram_lower(int bucket);
-
 /* The value, in us, below which the fraction lies; -1 when nothing was counted. */
 extern double outbox_histogram_quantile(const uint64 *counts, double fraction);
 

@@ -7,7 +7,7 @@ use warnings;
 use Exporter 'import';
 use Test::More;
 
-our @EXPORT = qw(make_states contents counts_of_effects prove_it_goes_on);
+our @EXPORT = qw(make_states contents prove_it_goes_on);
 
 # The last events are not routed: the caller has dispatch switched off before, by the callback.
 sub make_states

@@ -21,13 +21,11 @@ sub blocks_of
 }
 
 my $node = new_engine('manuals', "max_worker_processes = 32\n");
-my $top = ".";	# tests run in the top folder
 my @names = qw(first-steps testing running runbook);
-my @pages = map { my $folder = $_; map { "$top/$folder/$_.md" } @names } ('doc', 'doc/ko');
+my @pages = map { my $folder = $_; map { "$folder/$_.md" } @names } ('doc', 'doc/ko');
 for my $page (@pages)
 {
 	my @blocks = blocks_of($page);
-	my ($name) = $page =~ m{(doc/.*)};
 	my $script = "$ENV{TMPDIR}/page.sql";
 	my $n;
 	$node->safe_psql('postgres', 'create database page');
@@ -37,7 +35,7 @@ for my $page (@pages)
 	IPC::Run::run([ 'timeout', '120', 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('page'), '-f', $script ],
 		'<', '/dev/null', '>', \$out, '2>', \$err);
 	my ($last) = (() = $out =~ /^line (\d+)/gm)[-1];
-	is($? >> 8, 0, scalar(@blocks) . " blocks of $name run") or diag("in the block at line " . ($last // '?') . ": $err");
+	is($? >> 8, 0, scalar(@blocks) . " blocks of $page run") or diag("in the block at line " . ($last // '?') . ": $err");
 	$node->safe_psql('postgres', 'drop database page with (force)');
 	my $roles = $node->safe_psql('postgres', q{select string_agg(format('drop role %I', rolname), '; ') from pg_roles where rolname !~ '^pg_' and rolname <> current_user});
 	$node->safe_psql('postgres', $roles) if $roles;
