@@ -49,6 +49,7 @@
 #include "snapshot.h"
 #include "store.h"
 #include "subscription.h"
+#include "transaction.h"
 #include "wakeup.h"
 
 #define CHUNK_EVENTS		5000	/* routed in one transaction */
@@ -270,21 +271,13 @@ route_candidates(OutboxPlacement *placement, OutboxCandidateList *list, int from
 static void
 begin_transaction(void)
 {
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
-	/* across SPI and transactions, what a round needs lives in its own context */
-	MemoryContextSwitchTo(round_context);
+	outbox_transaction_begin(round_context);
 }
 
 static void
 commit_transaction(void)
 {
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(round_context);
+	outbox_transaction_commit(round_context);
 }
 
 /* What was put aside until it is due: the clock may have been set back, so it may come before what was due last. */
