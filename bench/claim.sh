@@ -46,12 +46,16 @@ drain_claimed() {
     calculate "$rate * $3"
 }
 
-# one_by_one STATEMENT: a round that claims 100 with the first line of a script, and settles them one by one
+# one_by_one SCRIPT ID STATEMENT: a round that claims 100 as the script does, keeps their ids (column ID) apart, as a client
+# would, and settles them one by one
 one_by_one() {
-    local n
-    head -n "$3" "$1" > "$WORK/one_by_one"
+    local n columns=
     for ((n = 1; n <= 100; n++)); do
-        echo "${2//INDEX/$n}" >> "$WORK/one_by_one"
+        columns+=", (array_agg($2))[$n] as id$n"
+    done
+    sed -n "/\\\\gset/{s/ from \([a-z_.(', 0-9)]*\) \\\\gset/$columns from \1 \\\\gset/;p;q};p" "$1" > "$WORK/one_by_one"
+    for ((n = 1; n <= 100; n++)); do
+        echo "${3//ID/:id$n}" >> "$WORK/one_by_one"
     done
     chmod a+r "$WORK/one_by_one"
 }
@@ -60,7 +64,7 @@ one_by_one() {
 drain_singly() {
     local rate rounds=$((BACKLOG / 4000))
     load_claimed "$((rounds * 100))"
-    one_by_one "$here/claim.pgbench" "select outbox.ack_one(:token::uuid, (:ids::uuid[])[INDEX]);" 2
+    one_by_one "$here/claim.pgbench" event_id "select outbox.ack_one(:token, ID);"
     rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
     sql -o /dev/null -c "call bench.finish_claimed()"
     calculate "$rate * 100"
@@ -70,8 +74,7 @@ drain_singly() {
 drain_singly_update() {
     local rate rounds=$((BACKLOG / 4000))
     sql -c "call bench.load_baseline('update_table', $((rounds * 100)))" -c "analyze bench.update_table" </dev/null
-    one_by_one "$here/baseline_update_claim.pgbench" \
-        "update bench.update_table set status = 'COMPLETED', completed_at = now() where id = (:ids::bigint[])[INDEX];" "$(($(wc -l < "$here/baseline_update_claim.pgbench") - 1))"
+    one_by_one "$here/baseline_update_claim.pgbench" id "update bench.update_table set status = 'COMPLETED', completed_at = now() where id = ID;"
     rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
     calculate "$rate * 100"
 }

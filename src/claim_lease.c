@@ -185,7 +185,8 @@ outbox_claim_lease_settle(OutboxClaimLease *lease, int64 progress_id, OutboxClai
 {
 	Datum	   *indexes = palloc(lease->count * sizeof(Datum));
 	Datum		values[4] = {
-		Int64GetDatum(lease->lease_id), Int64GetDatum(progress_id), BoolGetDatum(state == CLAIM_COMPLETED)
+		Int64GetDatum(lease->lease_id), Int64GetDatum(state == CLAIM_RETURNED ? -progress_id : progress_id),
+		BoolGetDatum(state == CLAIM_COMPLETED)
 	};
 	bool		nulls[4] = {false};
 	int			n = 0;
@@ -352,6 +353,22 @@ outbox_claim_lease_read_progress(OutboxClaimLease *lease)
 	read_progress(lease, SnapshotSelf);
 }
 
+bool
+outbox_claim_lease_has_returned(const OutboxClaimLease *lease)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, outbox_extension_relid("lease_progress"),
+							outbox_extension_relid("lease_progress_pkey"), SnapshotSelf, 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease->lease_id));
+	outbox_store_set_key(&scan, 1, BTLessStrategyNumber, Int64GetDatum(0));
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
 /* ---------------------------------------------------------------- finding and locking */
 
 typedef enum Found
@@ -401,7 +418,7 @@ lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, T
 	}
 }
 
-/* patience NULL: none at all.  The lease with its events and progress. */
+/* patience NULL: none at all.  The lease with its events, held all of them as far as is known. */
 static bool
 find_and_lock(const char *index, Datum key, LockTupleMode mode, OutboxPatience *patience, OutboxClaimLease *lease)
 {
@@ -419,7 +436,7 @@ find_and_lock(const char *index, Datum key, LockTupleMode mode, OutboxPatience *
 	{
 		read_head(slot, lease);
 		read_events(slot, lease);
-		read_progress(lease, SnapshotSelf);
+		lease->held = lease->count;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	outbox_store_end_scan(&scan);
@@ -498,7 +515,10 @@ outbox_claim_lease_take_back(int64 lease_id, TimestampTz now, int incarnation, O
 	pg_uuid_t	token;
 
 	if (!find_and_lock("lease_pkey", Int64GetDatum(lease_id), LockTupleExclusive, NULL, lease) ||
-		lease->held == 0 || (lease->expires_at > now && lease->incarnation == incarnation))
+		(lease->expires_at > now && lease->incarnation == incarnation))
+		return false;
+	read_progress(lease, SnapshotSelf);
+	if (lease->held == 0)
 		return false;
 	outbox_claim_lease_make_token(&token);
 	replace_row(lease, LEASE_TOKEN, UUIDPGetDatum(&token));

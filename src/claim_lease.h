@@ -63,14 +63,17 @@ extern void outbox_claim_lease_hold_lane(int32 subscription_id, int32 lane, int6
 extern int64 outbox_claim_lease_of_lane(int32 subscription_id, int32 lane);
 
 /*
- * The lease of a token, locked in this mode until the transaction ends; with what is settled of it.
- * False when there is none.
+ * The lease of a token, locked in this mode until the transaction ends.  False when there is none.  What is settled
+ * of it has not been read: its events are as if they were held.
  */
 extern bool outbox_claim_lease_lock(const pg_uuid_t *token, LockTupleMode mode, OutboxPatience *patience,
 									OutboxClaimLease *lease);
 
-/* read again what is settled, after others were waited for */
+/* read what is settled by now: a row for each call that settled */
 extern void outbox_claim_lease_read_progress(OutboxClaimLease *lease);
+
+/* has anything of it failed, or gone back?  One probe, however many calls have completed something */
+extern bool outbox_claim_lease_has_returned(const OutboxClaimLease *lease);
 
 /* how a lease stands; true when it has not ended */
 extern bool outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at);

@@ -97,6 +97,13 @@ sort_by_id(OutboxClaimSettle *settle)
 	qsort(settle->by_id, settle->lease.count, sizeof(int), compare_by_id);
 }
 
+static void
+read_all(OutboxClaimSettle *settle)
+{
+	outbox_claim_lease_read_progress(&settle->lease);
+	settle->was_read = true;
+}
+
 void
 outbox_claim_settle_open(OutboxClaimSettle *settle, const pg_uuid_t *token, bool deciding, Oid role)
 {
@@ -113,6 +120,8 @@ outbox_claim_settle_open(OutboxClaimSettle *settle, const pg_uuid_t *token, bool
 		report_lost();
 	outbox_rights_require_worker(role, settle->subscription->id, settle->subscription->name);
 	refuse_own_claim(&settle->lease);
+	if (deciding)
+		read_all(settle);
 	settle->now = outbox_settings_now();
 	settle->marked = palloc0(settle->lease.count * sizeof(bool));
 	sort_by_id(settle);
@@ -124,6 +133,9 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 	int			low = 0;
 	int			high = settle->lease.count;
 
+	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease))
+		read_all(settle);
+	settle->was_read = true;
 	while (low < high)
 	{
 		int			middle = (low + high) / 2;
@@ -147,6 +159,8 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 void
 outbox_claim_settle_mark_all(OutboxClaimSettle *settle)
 {
+	if (!settle->was_read)
+		read_all(settle);
 	for (int i = 0; i < settle->lease.count; i++)
 		settle->marked[i] = settle->lease.events[i].state == CLAIM_HELD;
 }
@@ -235,7 +249,6 @@ end_exception(OutboxClaimSettle *settle, const OutboxClaimedEvent *event)
 static void
 check_still_held(OutboxClaimSettle *settle)
 {
-	outbox_claim_lease_read_progress(&settle->lease);
 	for (int i = 0; i < settle->lease.count; i++)
 	{
 		if (settle->marked[i] && settle->lease.events[i].state == CLAIM_RETURNED)
@@ -243,6 +256,39 @@ check_still_held(OutboxClaimSettle *settle)
 	}
 }
 
+/* What an earlier call under the same token has completed is not completed again; says whether there is more. */
+static bool
+unmark_completed(OutboxClaimSettle *settle)
+{
+	bool		any = false;
+
+	for (int i = 0; i < settle->lease.count; i++)
+	{
+		settle->marked[i] &= settle->lease.events[i].state != CLAIM_COMPLETED;
+		any |= settle->marked[i];
+	}
+	return any;
+}
+
+static void
+complete_marked(OutboxClaimSettle *settle)
+{
+	OutboxClaimLease *lease = &settle->lease;
+
+	for (int i = 0; i < lease->count; i++)
+	{
+		if (!settle->marked[i])
+			continue;
+		if (lease->events[i].gate_id == OUTBOX_FROM_EXCEPTION)
+			end_exception(settle, &lease->events[i]);
+		lease->events[i].state = CLAIM_COMPLETED;
+	}
+}
+
+/*
+ * Of what is settled already only that is looked for which failed or went back: what is completed meets its
+ * receipt.  A worker that acknowledges one by one would read a row for each time it has.
+ */
 int
 outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
 {
@@ -255,17 +301,16 @@ outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
 	if (n == 0)
 		return 0;
 	outbox_receipt_write(lease->subscription_id, batch_id, receipts, n, message_id, &settle->patience);
-	check_still_held(settle);
 	for (int i = 0; i < n; i++)
 		fresh += receipts[i].fresh;
-	for (int i = 0; i < lease->count; i++)
+	if (fresh < n || outbox_claim_lease_has_returned(lease))
 	{
-		if (!settle->marked[i])
-			continue;
-		if (lease->events[i].gate_id == OUTBOX_FROM_EXCEPTION && lease->events[i].state == CLAIM_HELD)
-			end_exception(settle, &lease->events[i]);
-		lease->events[i].state = CLAIM_COMPLETED;
+		outbox_claim_lease_read_progress(lease);
+		check_still_held(settle);
+		if (!unmark_completed(settle))
+			return 0;
 	}
+	complete_marked(settle);
 	if (fresh > 0)
 	{
 		append_batch(settle, batch_id, fresh);

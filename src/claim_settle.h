@@ -19,6 +19,7 @@ typedef struct OutboxClaimSettle
 	TimestampTz now;
 	int		   *by_id;			/* the lease's events in the order of their ids */
 	bool	   *marked;			/* which of them the call is about */
+	bool		was_read;		/* what has failed or gone back is known; and what is completed, if it matters */
 } OutboxClaimSettle;
 
 /*

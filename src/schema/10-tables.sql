@@ -201,7 +201,7 @@ create table outbox.lease_progress (
     settled smallint[] not null,
     primary key (lease_id, progress_id)
 );
-comment on table outbox.lease_progress is 'What has been settled of a lease, appended: indexes into its arrays, from 0; completed, or else returned. The lease has ended when all are.';
+comment on table outbox.lease_progress is 'What has been settled of a lease, appended: indexes into its arrays, from 0; completed, or else returned: then progress_id is below 0. The lease has ended when all are.';
 
 create table outbox.lane_lease (
     subscription_id integer not null,
