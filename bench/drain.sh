@@ -48,8 +48,8 @@ END
 # drain_baseline TABLE SCRIPT: events/s
 drain_baseline() {
     local rate
-    sql -c "truncate bench.effect" -c "call bench.load_baseline('$1', $BACKLOG)" -c "analyze bench.$1" </dev/null
-    rate=$(rate_of_pgbench -c 1 -t $((BACKLOG / 100)) -f "$2" "$database")
+    sql -c checkpoint -c "truncate bench.effect" -c "call bench.load_baseline('$1', $BACKLOG)" -c "analyze bench.$1" </dev/null
+    rate=$(rate_of_pgbench -c 1 -t $((BACKLOG / 100)) -D holds=false -f "$2" "$database")
     calculate "$rate * 100"
 }
 

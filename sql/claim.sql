@@ -205,11 +205,47 @@ call claim.get('rest');
 select outbox.ack_all(claim.token('x1'));
 call claim.get('rest');
 
+-- one commit a round: a transaction may acknowledge one lease and claim the next, of the same lane; together they hold or roll back
+select outbox.subscribe('cl chain', '{cl.chain}', lanes => 1);
+call claim.publish('chain', '{a,a,b,a}', '{c1,c2,c3,c4}');
+call claim.get('chain', 2);
+begin;
+select outbox.ack_all(claim.token('c2'));
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1);
+rollback;
+call claim.get('chain');
+begin;
+select outbox.ack_all(claim.token('c2'));
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1);
+select outbox.ack_all(claim.token('c3'));
+rollback;
+begin;
+select outbox.ack_all(claim.token('c2'));
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1);
+commit;
+select outbox.ack_all(claim.token('c2')) as again, outbox.ack_one(claim.token('c3'), claim.event('c3'));
+call claim.get('chain');
+-- what was acknowledged is not acknowledged again, nor recorded again, whatever else of the lease has ended how
+select outbox.ack_all(claim.token('c4'));
+call claim.publish('chain', '{a,b,c,d}', '{d1,d2,d3,d4}');
+call claim.get('chain');
+select outbox.ack_one(claim.token('d1'), claim.event('d1')), outbox.ack_one(claim.token('d1'), claim.event('d1')) as again;
+select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as one;
+select outbox.fail(claim.token('d1'), claim.event('d3'), permanent => true);
+select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as again;
+\set VERBOSITY sqlstate
+select outbox.ack(claim.token('d1'), array[claim.event('d2'), claim.event('d3')]);
+select outbox.fail(claim.token('d1'), claim.event('d1'));
+\set VERBOSITY default
+select outbox.ack_one(claim.token('d1'), claim.event('d4'));
+select completed, settled, sign(progress_id) from outbox.lease_progress join outbox.lease using (lease_id)
+where claim.event('d1') = any (event_ids) order by settled;
+
 -- what is counted of deliveries that did not go well is what there is
 select count(*) from (select subscription_id, status, count(*) as n from outbox.delivery_exception group by 1, 2) x
 full join (select subscription_id, status, sum(n) as n from outbox.exception_count where status <> 'DELAYED' group by 1, 2 having sum(n) <> 0) c using (subscription_id, status)
 where x.n is distinct from c.n;
 
 set client_min_messages = warning;
-select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest}'::text[]) s;
+select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest,chain}'::text[]) s;
 drop schema claim cascade;

@@ -1,4 +1,4 @@
-# A claim, a look for expired leases and an idle poll cost the same whatever lies beside: events that are done,
+# A claim, a look for expired leases, an idle poll and an acknowledgement cost the same whatever lies beside: events that are done,
 # delayed, in review, parked behind a key, held by others; without statistics, and with generic plans forced.
 # OUTBOX_TEST_FULL=1: a million of each.
 use strict;
@@ -13,15 +13,21 @@ my $node = new_engine('main', "autovacuum = off\nfsync = off\noutbox.workers = 0
 sql($node, q{select outbox.subscribe('s', '{e.#}'), outbox.subscribe('idle', '{nothing.#}'), outbox.subscribe('other', '{nothing.#}', ordering => 'none')});
 my $s = sql($node, q{select subscription_id from outbox.subscription where subscription = 's'});
 
-# buffers that a statement touches
-sub cost
+# of a plan with buffers
+sub buffers
 {
-	my ($statement) = @_;
-	my $plan = sql($node, "set plan_cache_mode = force_generic_plan; $statement; begin; explain (analyze, buffers) $statement; rollback");
+	my ($plan) = @_;
 	my ($first) = $plan =~ /Buffers: shared ([^\n]*)/;
 	my $sum = 0;
 	$sum += $1 while $first =~ /(?:hit|read)=(\d+)/g;
 	return $sum;
+}
+
+# buffers that a statement touches
+sub cost
+{
+	my ($statement) = @_;
+	return buffers(sql($node, "set plan_cache_mode = force_generic_plan; $statement; begin; explain (analyze, buffers) $statement; rollback"));
 }
 
 sub is_cheap
@@ -37,6 +43,11 @@ sub is_cheap
 sql($node, q{select count(outbox.publish('e.x', event_key => 'k' || n)) from generate_series(1, 400) n});
 sql($node, q{call outbox.drain('{s}')});
 is_cheap('nothing');
+
+# in one session, so that nothing is read for the first time
+my ($token, @ids) = split ' ', sql($node, q{select min(lease_token::text) || ' ' || string_agg(event_id::text, ' ') from outbox.claim('s', 20)});
+my @costs = map { buffers($_) } split /QUERY PLAN/, sql($node, join ';', map { "select 'QUERY PLAN'; explain (analyze, buffers) select outbox.ack_one('$token', '$_')" } @ids);
+cmp_ok($costs[-1], '<=', $costs[2] + 10, "acknowledging event $#ids of a lease costs $costs[-1] buffers, the second $costs[2]");
 
 my %exception = (
 	'deliveries in review' => q{'REVIEW_REQUIRED', null::timestamptz},
