@@ -20,6 +20,8 @@ bench_views() {
     time_view "blocked_key" "select * from outbox.blocked_key"
     time_view "review_required, the 20 newest of a subscription" \
         "select * from outbox.review_required where subscription = 'fails' order by failed_at desc limit 20"
+    time_view "review_required, the 50 newest of all" "select * from outbox.review_required order by failed_at desc limit 50"
+    time_view "maintenance_status" "select * from outbox.maintenance_status"
     time_view "delivery of an event" "select * from outbox.delivery where event_id = '$id'"
     time_view "attempt of an event" "select * from outbox.attempt where event_id = '$id'"
     time_view "event by its id" "select * from outbox.event where event_id = '$id'"

@@ -276,6 +276,11 @@ create index delivery_exception_key on outbox.delivery_exception (subscription_i
 create index delivery_exception_event on outbox.delivery_exception (event_id);
 create index delivery_exception_review on outbox.delivery_exception (subscription_id, event_id, replay_no)
     where status = 'REVIEW_REQUIRED';
+-- the newest and the oldest in review, of all and of one subscription
+create index delivery_exception_review_time on outbox.delivery_exception (failed_at)
+    where status = 'REVIEW_REQUIRED';
+create index delivery_exception_review_since on outbox.delivery_exception (subscription_id, failed_at)
+    where status = 'REVIEW_REQUIRED';
 
 -- How many of them have which status: differences, appended by a trigger, whose sum is exact.
 -- (Not dumped: activate() counts anew.)

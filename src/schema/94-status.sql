@@ -33,6 +33,8 @@ begin atomic
                     else 'works' end as state
         from outbox.subscription_status s
         cross join server v
+    ), upkeep as materialized (
+        select * from outbox.maintenance_status
     ), advice (urgency, line) as (
         select 1, 'This database was restored or copied from another server: nothing is routed or delivered. When this copy is to live: select outbox.activate();'
         from server where held
@@ -45,6 +47,15 @@ begin atomic
         union all
         select 4, format('Only %s of %s workers run. Raise max_worker_processes, or lower outbox.workers.', workers_running, workers_wanted)
         from server where dispatch and workers_running < workers_wanted and not held and not pg_is_in_recovery()
+        union all
+        select 4, format('Upkeep fails since %s: task "%s", code %s. Look: select * from outbox.maintenance_status where failing; the server''s log has when. It is tried again every few minutes, or now: call outbox.maintain();',
+                         outbox.ago(coalesce(last_success, last_error_at)), task, last_error)
+        from upkeep where failing
+        union all
+        select 4, format('Upkeep has not been done since %s: nothing is removed, and no segments are made ahead. %s', outbox.ago(max(last_run)),
+                         case when bool_and(dispatch) then 'The router does it; see whether it runs.' else 'Where outbox.dispatch is off, a scheduler has to: select outbox.schedule_maintenance(); or now: call outbox.maintain();' end)
+        from upkeep cross join server where not held and not pg_is_in_recovery()
+        having max(last_run) < outbox.clock() - interval '1 hour'
         union all
         select 5, format('Subscription "%s" stands still since %s: %s. It goes on by itself when that is put right.', subscription, outbox.ago(stopped_at), stopped_reason)
         from subscription where stopped_at is not null and stopped_code is distinct from 'incomplete'
@@ -67,6 +78,9 @@ begin atomic
               and d.status = 'REVIEW_REQUIRED') x
         where s.review_required > 0
         union all
+        select 7, format('Waiting for a person too long: %s. Look: select * from outbox.review_required order by failed_at limit 20;', kept_why)
+        from upkeep where task = 'reviews' and kept > 0
+        union all
         select 8, format('Waiting for "%s", which is paused: %s, the oldest since %s. To go on: select outbox.resume(%L);', subscription, backlog, outbox.ago(oldest_waiting_at), subscription)
         from subscription where paused and backlog > 0
         union all
@@ -81,6 +95,9 @@ begin atomic
         union all
         select 12, format('A %s (%s%s) keeps vacuum from removing dead rows since %s.', kind, name, coalesce(', pid ' || pid, ''), outbox.ago(since))
         from outbox.snapshot_holder where since < clock_timestamp() - interval '1 hour'
+        union all
+        select 13, format('Past their time and still on the disk, task "%s": %s (%s)', task, kept, left(kept_why, 300))
+        from upkeep where task in ('archive', 'events', 'receipts') and kept > 0
     ), line (part, n, line) as (
         select 1, 0::bigint, format('outbox %s, database "%s", %s', e.extversion, current_database(), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ'))
         from pg_catalog.pg_extension e where e.extname = 'outbox'

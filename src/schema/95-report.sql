@@ -120,9 +120,15 @@ begin atomic
                             || string_agg(format('<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(subscription), event_id,
                                                  outbox.html(event_type), outbox.html(request_id), outbox.html(trace_id), attempts, outbox.html(error_code), to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS')), '' order by failed_at desc) || '</table>'
                      from (select * from outbox.review_required order by failed_at desc limit 100) newest), '<p>None.</p>')
+        || '<h2>Upkeep</h2>'
+        || coalesce((select '<table><tr><th>task</th><th>last done</th><th class="n">removed</th><th class="n">kept</th><th>why</th><th>failing</th></tr>'
+                            || string_agg(format('<tr><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(task),
+                                                 to_char(last_success, 'YYYY-MM-DD HH24:MI:SS'), removed_total, kept, outbox.html(left(kept_why, 300)),
+                                                 case when failing then outbox.html(last_error) end), '' order by task) || '</table>'
+                     from outbox.maintenance_status), '<p>Not done yet.</p>')
         || '</body></html>';
 end;
 revoke all on function outbox.report(timestamptz, timestamptz) from public;
 comment on function outbox.report(timestamptz, timestamptz) is
-'A report as one HTML page that needs nothing else: throughput, delays, backlog, failures by code, what is to be reviewed. No payloads. from_time: default a day before to_time; to_time: default now. For a file: psql -Atc "select outbox.report()" > report.html.
+'A report as one HTML page that needs nothing else: throughput, delays, backlog, failures by code, what is to be reviewed, what upkeep removed and what it keeps. No payloads. from_time: default a day before to_time; to_time: default now. For a file: psql -Atc "select outbox.report()" > report.html.
 Cost: reads the receipts, and the whole segments, of that time.';

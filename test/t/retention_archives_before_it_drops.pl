@@ -53,6 +53,10 @@ unlike($err, qr/secret/, 'that tells nothing else');
 is(status('archive', "failing and last_error = 'ZZ001'"), 't', 'which the view has too');
 is(sql($node, q{select count(*) from outbox.event where event_type = 't.archived'}), '1', 'nothing is dropped');
 like(status('events', 'kept_why'), qr/not archived yet/, 'and the view says why');
+my $page = sql($node, 'select * from outbox.status()');
+like($page, qr/Upkeep fails since .*task "archive", code ZZ001.*call outbox\.maintain\(\)/, 'the page for a person says so');
+like($page, qr/Past their time and still on the disk, task "events": \d+ \(\d{8}: not archived yet/, 'and what stays on the disk, and why');
+like(sql($node, 'select outbox.report()'), qr{<td>archive</td>.*<td>ZZ001</td>.*<td>events</td>.*not archived yet}s, 'the report too');
 sql($node, q{create or replace function archive.keep(segment text, from_time timestamptz, to_time timestamptz) returns void language plpgsql as $f$
 	begin
 		insert into archive.call values (segment, from_time, to_time, current_user);
@@ -91,6 +95,11 @@ comes_true($node, 60, q{select count(*) = 1 from archive.old where event_type = 
 comes_true($node, 60, q{select count(*) = 0 from outbox.event where event_type = 't.byitself'}, 'and dropped');
 
 is(sql($node, q{select count(*) from outbox.maintenance_status where failing}), '0', 'no task fails in the end');
+unlike(sql($node, 'select * from outbox.status()'), qr/Upkeep/, 'and the page for a person says nothing of it');
+$node->append_conf('postgresql.conf', "outbox.dispatch = off\n");
+$node->reload;
+set_offset($node, $offset + $days);
+comes_true($node, 10, q{select count(*) = 1 from outbox.status() line where line ~ 'Upkeep has not been done since.*outbox.schedule_maintenance'}, 'until nobody does it');
 $node->stop;
 unlike(slurp_file($node->logfile), qr/could not open relation|PANIC|TRAP/, 'no error of ours is in the log');
 done_testing();
