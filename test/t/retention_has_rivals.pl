@@ -1,0 +1,165 @@
+# Retention among those who use old events while they go: a dump that runs through it, reports, replays of each
+# event. Nobody fails, nothing that was promised is lost, and no strong lock is ever waited for. A run of
+# outbox.maintain() that is out of time or killed keeps what it has done.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $days = 86400;
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\n");
+my $offset = 0;
+
+sub status { return sql($node, "select $_[1] from outbox.maintenance_status where task = '$_[0]'") }
+sub maintain { my ($rc, $out, $err) = $node->psql('postgres', ($_[0] // '') . 'call outbox.maintain()'); return ($rc, $err) }
+sub is_there { return sql($node, "select count(*) from outbox.event_log where event_type = '$_[0]' and tableoid <> 'outbox.event_log_kept'::regclass") }
+
+sub move_on
+{
+	my ($by) = @_;
+	$offset += $by * $days;
+	set_offset($node, $offset);
+	return comes_true($node, 10, "select abs(extract(epoch from outbox.clock() - clock_timestamp()) - $offset) < 10", 'the clock is moved');
+}
+
+sub sealed
+{
+	return comes_true($node, 30, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, 'sealed');
+}
+
+make_effects($node, 'effect', '');
+sql($node, q{
+	select outbox.subscribe('main', '{#}', 'public.effect_handler', lanes => 4);
+	create table waited (longest interval);
+	create procedure watch() language plpgsql as $p$
+	declare
+		longest interval := '0';
+	begin
+		-- holds nothing but its snapshot of the moment
+		while not pg_try_advisory_lock(99) loop
+			longest := greatest(longest, (select max(clock_timestamp() - waitstart) from pg_locks where not granted and mode = 'AccessExclusiveLock'));
+			perform pg_sleep(0.002);
+			commit;
+		end loop;
+		insert into waited values (longest);
+	end $p$;
+	select count(outbox.publish('t.old', jsonb_build_object('n', n, 'long', (select string_agg(md5(n::text || m), '') from generate_series(1, 20) m)))) from generate_series(1, 400) n;
+});
+drain($node, 20, 'delivered');
+move_on(32);
+$node->append_conf('postgresql.conf', "outbox.retention = '1000d'\n");
+$node->reload;
+sealed();
+my @old = split /\n/, sql($node, q{select event_id from outbox.event where event_type = 't.old' order by 1});
+
+my $stop = $node->background_psql('postgres');
+$stop->query_safe('select pg_advisory_lock(99)');
+my $watch = $node->background_psql('postgres');
+$watch->query_until(qr/begun/, "\\echo begun\ncall watch();\n");
+
+# a dump that has begun, whose reader is slow
+open my $dump, '-|', 'pg_dump', $node->connstr('postgres') or die $!;
+my $dumped = <$dump>;
+$node->append_conf('postgresql.conf', "outbox.retention = '30d'\n");
+$node->reload;
+comes_true($node, 10, q{select current_setting('outbox.retention') = '30d'}, 'from now on they are past their time');
+my $publisher = $node->background_psql('postgres');
+$publisher->query_until(qr/begun/, "set lock_timeout = '100ms';\n\\echo begun\n"
+	. join('', map { "select count(outbox.publish('t.new')); select pg_sleep(0.02);\n" } 1 .. 50));
+my ($rc, $err) = maintain();
+is($rc, 0, 'beside a dump: no error');
+like(status('events', 'kept_why'), qr/another session uses it/, 'its segments stay');
+is(is_there('t.old'), '400', 'with their events');
+$dumped .= $_ while <$dump>;
+ok(close $dump, 'the dump ends well');
+is(() = $dumped =~ /\tt\.old\t/g, 400, 'and has them all');
+$publisher->query_safe('select 1');
+is($publisher->{stderr}, '', 'no publisher has waited');
+$publisher->quit;
+
+# each old event is replayed, and reports are made, while the segment is tried to be dropped again and again
+my $replayer = $node->background_psql('postgres');
+my $reporter = $node->background_psql('postgres');
+sql($node, 'create table replayed (event_id uuid, n bigint)');
+$reporter->query_until(qr/begun/, "\\echo begun\ndo \$\$ begin for i in 1 .. 15 loop perform outbox.report(outbox.clock() - interval '40 days'), count(*) from outbox.event; commit; end loop; end \$\$;\n");
+$replayer->query_until(qr/begun/, "\\echo begun\n"
+	. join('', map { "begin; insert into replayed select '$_', outbox.replay('main', array['$_'::uuid]); select pg_sleep(0.003); commit;\n" } @old));
+maintain() for 1 .. 3;
+comes_true($node, 30, q{select count(*) = 400 from replayed}, 'all were asked for');
+comes_true($node, 30, q{select count(*) = 0 from outbox.event_log where event_type = 't.old' and tableoid <> 'outbox.event_log_kept'::regclass or not pg_try_advisory_lock_shared(1)}, 'the segment is gone') if (maintain());
+$replayer->query_safe('select 1');
+$reporter->query_safe('select 1');
+is($replayer->{stderr} . $reporter->{stderr}, '', 'no replay and no report has failed');
+$_->quit for $replayer, $reporter;
+drain($node, 30, 'delivered');
+comes_true($node, 30, q{select count(*) = (select 400 + sum(n) from replayed) from effect where event_id in (select event_id from replayed)}, 'what was promised was delivered once more');
+my $promised = sql($node, 'select sum(n) from replayed');
+cmp_ok($promised, '>', 0, "$promised of 400 were still there");
+is(sql($node, q{select coalesce(max(c), 0) from (select count(*) as c from effect group by event_id) e}) <= 2 ? 1 : 0, 1, 'and none twice');
+is(sql($node, q{select count(*) from outbox.review_required}), '0', 'and none has failed');
+
+$stop->query_safe('select pg_advisory_unlock(99)');
+$watch->query_safe('select 1');
+is(sql($node, q{select longest < '1 second' from waited}), 't', 'a strong lock was never waited for as long as a second')
+	or diag(sql($node, 'select longest from waited'));
+$_->quit for $stop, $watch;
+
+# three segments; archiving takes its time
+sql($node, q{
+	create table archived (segment text, at timestamptz);
+	create schema archive;
+	create function archive.keep(segment text, from_time timestamptz, to_time timestamptz) returns void language plpgsql as $f$
+	begin
+		insert into public.archived values (segment, clock_timestamp());
+		if exists (select from outbox.event_log where event_type = 't.second' and tableoid = segment::regclass) then
+			perform pg_advisory_xact_lock(7);
+		end if;
+		if exists (select from outbox.event_log where event_type like 't.%' and tableoid = segment::regclass) then
+			perform pg_sleep(0.4);
+		end if;
+	end $f$});
+$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.archive_function = 'archive.keep'\n");
+$node->append_conf('postgresql.conf', "outbox.dispatch = on\n");
+for my $type (qw(first second third))
+{
+	sql($node, "select outbox.publish('t.$type')");
+	drain($node, 20, "$type: delivered");
+	move_on(1) if $type ne 'third';
+}
+move_on(32);
+$node->append_conf('postgresql.conf', "outbox.archive_function = ''\noutbox.retention = '1000d'\n");
+$node->reload;
+sealed();
+$node->append_conf('postgresql.conf', "outbox.dispatch = off\n");
+$node->reload;
+comes_true($node, 10, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'nobody else does it');
+$node->append_conf('postgresql.conf', "outbox.archive_function = 'archive.keep'\noutbox.retention = '30d'\n");
+$node->reload;
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('select pg_advisory_lock(7)');
+my $run = $node->background_psql('postgres');
+$run->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
+comes_true($node, 20, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, 'a run is in the middle of its work');
+is(sql($node, q{select count(*) from archived a join outbox.segment s on a.segment = 'outbox.event_log_' || s.name where s.archived_at is not null}) > 0 ? 1 : 0, 1, 'some of it is done');
+sql($node, q{select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted});
+$holder->query_safe('select pg_advisory_unlock(7)');
+$holder->quit;
+eval { $run->quit };
+is(sql($node, q{select count(*) from outbox.event_log l join archived a on l.tableoid = a.segment::regclass where event_type = 't.first'}), '1', 'it is killed: the first segment is archived');
+
+($rc, $err) = maintain("set statement_timeout = '1 s'; ");
+is($rc, 0, 'a run with little time ends in time');
+like($err, qr/the time for this run of outbox\.maintain\(\) is up, the next one goes on/, 'and says so');
+is(is_there('t.third'), '1', 'something is left');
+($rc, $err) = maintain();
+is($err, '', 'the next one does the rest');
+is(is_there("t.$_"), '0', "t.$_ is gone") for qw(first second third);
+is(sql($node, q{select count(*) from (select segment from archived group by segment having count(*) > 1) twice}), '0', 'no segment was archived twice');
+is(sql($node, q{select string_agg(task, ' ') from outbox.maintenance_status where failing}), '', 'no task fails');
+$node->stop;
+unlike(slurp_file($node->logfile), qr/could not open relation|PANIC|TRAP/, 'no error of ours is in the log');
+done_testing();
