@@ -198,6 +198,31 @@ forget_incarnation(Datum arg, Oid relid)
 }
 
 /*
+ * Without a row in outbox.incarnation nothing is ever routed.  When something was, a restore has
+ * lost that row, and whose transaction ids these are nobody can say: not this cluster's.
+ */
+static bool
+read_lost(int *incarnation, uint64 *system_identifier, Oid *database)
+{
+	Oid			tick = outbox_extension_relid("tick");
+	OutboxScan	scan;
+	bool		isnull;
+	bool		found;
+
+	outbox_store_begin_scan(&scan, tick, outbox_store_primary_key(tick), SnapshotSelf, 0);
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, false);
+	if (found)
+	{
+		*incarnation = DatumGetInt32(slot_getattr(scan.slot, 1, &isnull));
+		*system_identifier = 0;
+		*database = InvalidOid;
+	}
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+/*
  * The newest row of outbox.incarnation, whatever the caller's snapshot; false when there is none.
  * The table is only ever appended to, hence a snapshot that locks nothing will do.
  */
@@ -218,7 +243,7 @@ read_newest(int *incarnation, uint64 *system_identifier, Oid *database)
 		*database = DatumGetObjectId(slot_getattr(scan.slot, 3, &isnull));
 	}
 	outbox_store_end_scan(&scan);
-	return found;
+	return found || read_lost(incarnation, system_identifier, database);
 }
 
 static void

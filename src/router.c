@@ -19,6 +19,8 @@
 #include "shmem.h"
 #include "upkeep.h"
 
+#define PAUSE_MAX_MS	100
+
 static void enter_database(OutboxProcess *self);
 OUTBOX_NORETURN static void leave(OutboxProcess *self, OutboxProcessEnd end);
 static long run_rounds(OutboxProcess *self);
@@ -88,6 +90,7 @@ run_rounds(OutboxProcess *self)
 
 	pg_atomic_write_u64(&self->busy_since, outbox_settings_now());
 	timeout = outbox_process_attempt(&routing, self);
+	upkeep_at = Min(upkeep_at, now + outbox_poll_interval); /* the setting may have changed */
 	if (now >= upkeep_at && !outbox_process_is_asked_to_end())
 	{
 		long		until_upkeep = outbox_process_attempt(&upkeep, self);
@@ -110,12 +113,14 @@ forget_routing(OutboxProcess *self)
 	outbox_routing_reset();
 }
 
+/* Half of the time at most: publishers and workers need processors and the disk meanwhile. */
 static long
 keep_up(OutboxProcess *self)
 {
+	int64		begin = outbox_settings_ticks();
 	bool		more = outbox_upkeep_step();
 
 	if (outbox_upkeep_archive_is_due())
 		outbox_archiver_start();
-	return more ? 0 : outbox_poll_interval;
+	return more ? Min((long) ((outbox_settings_ticks() - begin) / 1000), PAUSE_MAX_MS) : outbox_poll_interval;
 }

@@ -115,6 +115,13 @@ static OutboxStatement expire_leases = {
 	1, {TIMESTAMPTZOID}
 };
 
+/* a restore may have lost it; what was not routed then is */
+static OutboxStatement insert_lost_incarnation = {
+	"insert into outbox.incarnation (incarnation, system_identifier, database_oid, activated_at)"
+	" values ($1 - 1, 0, 0, $2) on conflict (incarnation) do nothing",
+	2, {INT4OID, TIMESTAMPTZOID}
+};
+
 static OutboxStatement insert_incarnation = {
 	"insert into outbox.incarnation (incarnation, system_identifier, database_oid, activated_at)"
 	" values ($1, $2, $3, $4)",
@@ -725,6 +732,21 @@ outbox_routing_horizon(void)
 
 /* ---------------------------------------------------------------- activation */
 
+/* Before anything is delivered here. */
+static void
+repair_subscriptions(void)
+{
+	OutboxSubscription *subscriptions;
+	int			n = outbox_subscription_all(&subscriptions);
+	bool		joined;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!outbox_repair_is_whole(&subscriptions[i], &joined))
+			outbox_repair_subscription(&subscriptions[i]);
+	}
+}
+
 /*
  * Make the cluster at hand the one the log lives in.  The router then ends the
  * ticks of the incarnations before (whose transaction ids mean nothing here), and begins
@@ -740,6 +762,8 @@ outbox_routing_activate(void)
 	if (!known.held)
 		return false;
 	args[0] = Int32GetDatum(known.incarnation);
+	args[1] = TimestampTzGetDatum(outbox_settings_now());
+	outbox_store_run(&insert_lost_incarnation, args, NULL, 0);
 	args[1] = Int64GetDatum((int64) GetSystemIdentifier());
 	args[2] = ObjectIdGetDatum(MyDatabaseId);
 	args[3] = TimestampTzGetDatum(outbox_settings_now());
@@ -750,6 +774,7 @@ outbox_routing_activate(void)
 	outbox_exception_count_recount();
 	outbox_store_run(&expire_leases, &args[3], NULL, 0);
 	outbox_segment_adopt_all();
+	repair_subscriptions();
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("segment"));
 	outbox_subscription_changed();

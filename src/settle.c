@@ -172,12 +172,13 @@ static OutboxStatement note_success = {
 static OutboxStatement note_problem = {
 	"update outbox.subscription_state set stopped_at = case when $3 is not null then coalesce(stopped_at, $2) end,"
 	" stopped_code = $3, stopped_reason = $4"
-	" where subscription_id = $1 and (stopped_code is distinct from $3 or stopped_reason is distinct from $4)",
+	" where subscription_id = $1 and (stopped_code is distinct from $3 or stopped_reason is distinct from $4)"
+	" and stopped_code is distinct from 'incomplete'",	/* that is for a person */
 	4, {INT4OID, TIMESTAMPTZOID, TEXTOID, TEXTOID}
 };
 
 static OutboxStatement read_guard = {
-	"select failures, outage_level, outage_until, stopped_at is not null"
+	"select failures, outage_level, outage_until, stopped_at is not null and stopped_code is distinct from 'incomplete'"
 	" from outbox.subscription_state where subscription_id = $1",
 	1, {INT4OID}
 };

@@ -32,7 +32,21 @@ $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('metrics_standby');
 $standby->init_from_backup($node, 'base', has_streaming => 1);
 $standby->start;
+my @looks = map { "select count(*) from outbox.$_" }
+	qw(metrics server_metrics review_metrics failure_metrics unmatched_event_type snapshot_holder subscription_status worker_status maintenance_status
+	review_required blocked_key delivery attempt operator_log event_type status() report());
+sql($node, q{create role scraper; select outbox.grant_monitor('scraper'); call outbox.maintain()});
 $node->wait_for_catchup($standby);
+for my $look (@looks)
+{
+	for my $where ([ $node, 'read only' ], [ $node, 'isolation level serializable, read only, deferrable' ], [ $standby, 'isolation level repeatable read' ])
+	{
+		my ($rc, $out, $err) = $where->[0]->psql('postgres', "set role scraper; begin transaction $where->[1]; $look; commit", on_error_stop => 1);
+		is($rc, 0, $where->[0]->name . ", $where->[1]: a monitor may $look") or diag($err);
+	}
+}
+is_sql($standby, q{select count(*) > 10 from outbox.maintenance_status where last_success is not null}, 't', 'what upkeep did can be seen on a standby');
+unlike($standby->safe_psql('postgres', 'select outbox.status()'), qr/Upkeep has not been done/, 'where nobody is asked to do it');
 is_sql($standby, q{select backlog, review_required, retry from outbox.metrics}, '0|10|0', 'a standby shows the gauges');
 is_sql($standby, q{select held, router_running from outbox.server_metrics}, 'f|f', 'and that nothing runs there');
 is_sql($standby, q{select count(*) from outbox.review_metrics}, '1', 'and what is in review');

@@ -36,6 +36,8 @@ for my $name (sort keys %lost)
 	$node->safe_psql($name, $lost{$name});
 	is($node->safe_psql($name, q{select count(*) from outbox.subscription_status}), '3', "$name: every subscription is shown");
 }
+$node->safe_psql('postgres', 'create database nameless template origin');
+$node->safe_psql('nameless', 'delete from outbox.incarnation');
 dispatch('on');
 for my $name (sort keys %lost)
 {
@@ -57,6 +59,15 @@ for my $name (sort keys %lost)
 	is($node->safe_psql($name, q{select string_agg(error_code, ' ') from outbox.review_required}), '', "$name: nothing came twice");
 	is($node->safe_psql($name, q{select status from outbox.delivery join outbox.event using (event_id) where subscription = 'notes' and event_type = 'b.given_up'}), 'DISCARDED', "$name: what was given up stays so");
 }
+
+# whose transaction ids the log has is not known: not these
+is($node->safe_psql('nameless', 'select outbox.is_held()'), 't', 'without its incarnation, a database is held');
+$node->safe_psql('nameless', q{select outbox.publish('d.other')});
+is($node->safe_psql('nameless', 'select outbox.is_held()'), 't', 'also once something is published');
+is($node->safe_psql('nameless', 'select outbox.activate()'), 't', 'activated');
+ok($node->poll_query_until('nameless', q{select count(*) = 1 from effect where event_type = 'd.other'}), 'what was published meanwhile is delivered');
+$node->safe_psql('nameless', q{delete from effect where event_type = 'd.other'});
+prove_it_goes_on($node, 'nameless', 'nameless');
 
 # in a database that is at work: found out when the router starts
 $node->safe_psql('lane', 'delete from outbox.subscription_state');

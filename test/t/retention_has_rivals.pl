@@ -87,7 +87,7 @@ my $reporter = $node->background_psql('postgres');
 sql($node, 'create table replayed (event_id uuid, n bigint)');
 $reporter->query_until(qr/begun/, "\\echo begun\ndo \$\$ begin for i in 1 .. 15 loop perform outbox.report(outbox.clock() - interval '40 days'), count(*) from outbox.event; commit; end loop; end \$\$;\n");
 $replayer->query_until(qr/begun/, "\\echo begun\n"
-	. join('', map { "begin; insert into replayed select '$_', outbox.replay('main', array['$_'::uuid]); select pg_sleep(0.003); commit;\n" } @old));
+	. join('', map { "begin; insert into replayed select '$_', outbox.replay('main', array['$_'::uuid]); select pg_sleep(0.003); commit; select pg_sleep(0.003);\n" } @old));
 maintain() for 1 .. 3;
 comes_true($node, 30, q{select count(*) = 400 from replayed}, 'all were asked for');
 comes_true($node, 30, q{select count(*) = 0 from outbox.event_log where event_type = 't.old' and tableoid <> 'outbox.event_log_kept'::regclass or not pg_try_advisory_lock_shared(1)}, 'the segment is gone') if (maintain());
@@ -101,6 +101,30 @@ my $promised = sql($node, 'select sum(n) from replayed');
 cmp_ok($promised, '>', 0, "$promised of 400 were still there");
 is(sql($node, q{select coalesce(max(c), 0) from (select count(*) as c from effect group by event_id) e}) <= 2 ? 1 : 0, 1, 'and none twice');
 is(sql($node, q{select count(*) from outbox.review_required}), '0', 'and none has failed');
+
+# a replay that begins when it has been looked who needs the events, and before the segment is locked
+sql($node, q{select outbox.publish('t.late')});
+drain($node, 20, 'delivered');
+move_on(32);
+sealed();
+my ($late) = sql($node, q{select event_id from outbox.event where event_type = 't.late'});
+my ($slow, $person, $eager) = map { $node->background_psql('postgres') } 1 .. 3;
+$node->append_conf('postgresql.conf', "outbox.poll_interval = '60s'\n");
+$node->reload;
+my $pid = $eager->query_safe('select pg_backend_pid()');
+$slow->query_safe('begin; lock outbox.delayed in access exclusive mode');
+$eager->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
+comes_true($node, 10, "select count(*) = 1 from pg_locks where pid = $pid and not granted", 'a run looks who needs the events');
+is($person->query_safe("begin; select outbox.replay('main', array['$late'::uuid])"), '1', 'a replay');
+$slow->query_safe('commit');
+comes_true($node, 10, "select wait_event_type = 'Extension' from pg_stat_activity where pid = $pid", 'it tries to lock the segment');
+$person->query_safe('commit');
+$eager->query_safe('select 1');
+is(is_there('t.late'), '0', 'the segment is gone');
+comes_true($node, 30, "select count(*) = 2 from effect where event_id = '$late'", 'and the event was delivered once more');
+$_->quit for $slow, $person, $eager;
+$node->append_conf('postgresql.conf', "outbox.poll_interval = '100ms'\n");
+$node->reload;
 
 $stop->query_safe('select pg_advisory_unlock(99)');
 $watch->query_safe('select 1');
