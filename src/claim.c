@@ -43,7 +43,8 @@
 #define ENTRIES_AT_ONCE		1000	/* looked at in a lane, parked ones too */
 #define GATES_AT_ONCE		50	/* open ones, of a lane */
 #define DUE_LOOKS			64	/* at retries that cannot be taken, in a lane */
-#define SWEEP_AT_ONCE		8	/* expired leases that a claim takes back */
+#define SWEEP_AT_ONCE		6	/* events of expired leases that a claim takes back */
+#define SWEEP_LOOKS			32	/* at leases, ended ones too, for that */
 
 typedef enum Admission
 {
@@ -595,13 +596,13 @@ write_claim(Claim *claim)
 	outbox_claim_lease_append(&claim->lease);
 }
 
+/* The next claim of this session goes on where this one came to: those that cannot be taken back hide none. */
 static void
 take_back_expired(void)
 {
-	TimestampTz from = DT_NOBEGIN;
-	int64		from_id = 0;
+	static OutboxSweepPlace place = {0};
 
-	(void) outbox_claim_settle_sweep(outbox_shmem_my_database(), SWEEP_AT_ONCE, &from, &from_id);
+	(void) outbox_claim_settle_sweep(outbox_shmem_my_database(), SWEEP_AT_ONCE, SWEEP_LOOKS, &place);
 }
 
 static void

@@ -43,7 +43,6 @@
 #include "store.h"
 #include "wakeup.h"
 
-#define SWEEP_LOOKS		20000	/* leases, ended ones too, in one sweep */
 
 /* ---------------------------------------------------------------- the lease at hand */
 
@@ -737,7 +736,8 @@ try_to_recover(int64 lease_id, TimestampTz now)
 /* a sweep at hand */
 typedef struct Sweep
 {
-	int			most;
+	int			most;			/* events in them */
+	int			events;
 	int			n;
 	int64	   *lease_ids;		/* expired and open */
 	TimestampTz first;			/* expiry of the first one */
@@ -751,28 +751,39 @@ note_expired(const OutboxClaimLease *lease, void *argument)
 	if (sweep->n == 0)
 		sweep->first = lease->expires_at;
 	sweep->lease_ids[sweep->n++] = lease->lease_id;
-	return sweep->n < sweep->most;
+	sweep->events += lease->held;
+	return sweep->events < sweep->most;
 }
 
 bool
-outbox_claim_settle_sweep(OutboxDatabase *db, int most, TimestampTz *from, int64 *from_id)
+outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPlace *place)
 {
 	TimestampTz now = outbox_settings_now();
 	TimestampTz swept = db == NULL ? DT_NOBEGIN : outbox_shmem_swept(db);
-	bool		from_swept = *from == DT_NOBEGIN || *from < swept;
 	Sweep		sweep = {.most = most, .lease_ids = palloc(most * sizeof(int64))};
 	OutboxClaimWalk walk = {
-		.from = from_swept ? swept : *from, .from_id = from_swept ? 0 : *from_id, .until = now,
-		.snapshot = SnapshotSelf, .most = SWEEP_LOOKS, .visit = note_expired, .argument = &sweep
+		.until = now, .snapshot = SnapshotSelf, .most = looks, .visit = note_expired, .argument = &sweep
 	};
 
+	/* somebody else has swept on, or one that expires earlier has come since */
+	if (!place->under_way || place->swept != swept)
+		*place = (OutboxSweepPlace) {.swept = swept, .from = swept};
+	walk.from = place->from;
+	walk.from_id = place->from_id;
 	outbox_claim_lease_walk(&walk);
-	/* up to the first one that is open, all have ended */
-	if (from_swept && db != NULL)
-		outbox_shmem_sweep(db, swept, sweep.n > 0 ? sweep.first : (walk.at_end ? now : walk.from));
+	/* up to the first one that is open, all have ended; but what this transaction has settled may be rolled back */
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		place->behind_open = true;
+	if (!place->behind_open && db != NULL)
+	{
+		place->swept = sweep.n > 0 ? sweep.first : (walk.at_end ? now : walk.from);
+		outbox_shmem_sweep(db, swept, place->swept);
+	}
 	for (int i = 0; i < sweep.n; i++)
 		try_to_recover(sweep.lease_ids[i], now);
-	*from = walk.at_end ? DT_NOBEGIN : walk.from;
-	*from_id = walk.from_id;
-	return !walk.at_end;
+	place->behind_open |= sweep.n > 0;
+	place->from = walk.from;
+	place->from_id = walk.from_id;
+	place->under_way = !walk.at_end;
+	return place->under_way;
 }

@@ -44,12 +44,22 @@ extern const char *outbox_claim_settle_fail(OutboxClaimSettle *settle, const Out
 /* the marked ones were not started; returns how many were held */
 extern int	outbox_claim_settle_release(OutboxClaimSettle *settle, int64 delay);
 
+/* how far somebody's sweep came; begins with zeros */
+typedef struct OutboxSweepPlace
+{
+	bool		under_way;
+	bool		behind_open;	/* it has passed one that had not ended */
+	TimestampTz swept;			/* all that expired before it had ended, when it was looked at last */
+	TimestampTz from;			/* goes on behind this one */
+	int64		from_id;
+} OutboxSweepPlace;
+
 /*
- * Take back some of the leases that have expired, `most` of them at most, in the transaction at hand: what they
- * hold is due again.  Passes over those that are locked.
- * Begins behind (*from, *from_id), or where all before have ended when *from is DT_NOBEGIN, and leaves there how far it
- * came; true when there is more.
+ * Take back some of the leases that have expired, in the transaction at hand: what they hold is due again.  Each as a
+ * whole, and no further one from `most` events on.  Passes over those that are locked.  Looks at no more than `looks`, ended
+ * ones too.  True when there is more: the next one goes on where this one came to, and else begins again where all
+ * before have ended.
  */
-extern bool outbox_claim_settle_sweep(OutboxDatabase *db, int most, TimestampTz *from, int64 *from_id);
+extern bool outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPlace *place);
 
 #endif							/* OUTBOX_CLAIM_SETTLE_H */

@@ -82,7 +82,11 @@ static const Task tasks[] = {
 
 #define TASKS ((int) lengthof(tasks))
 #define SEALING 1
-#define TAKE_BACK		50		/* expired leases in one transaction */
+#define TAKE_BACK		100		/* events of expired leases, in one transaction */
+#define TAKE_BACK_LOOKS	2000	/* at leases, ended ones too, for that */
+#define SWEEP_SHORT_US	(50 * 1000) /* a sweep of that length may follow the one before at once */
+#define SWEEP_REST		10		/* after a longer one: so many times its length, */
+#define SWEEP_REST_MAX_US	(60 * USECS_PER_SEC)	/* and no longer than this */
 
 static OutboxStatement record_task = {
 	"insert into outbox.maintenance as m (task, last_run, last_success, last_error_at, last_error,"
@@ -327,21 +331,36 @@ make_wanted_segment(void)
 }
 
 /*
- * Leases of external workers that have expired.  Where it came to is remembered, so that those which cannot be
- * taken back just now keep none of the others waiting.
+ * Leases of external workers that have expired.  From one on that cannot be taken back all have to be looked at again, also
+ * those that have ended.  When these are many, then not all the time: meanwhile it looks at what expires behind the
+ * place that it has reached.
  */
 static bool
 take_back_expired(void)
 {
-	static TimestampTz from = DT_NOBEGIN;
-	static int64 from_id = 0;
+	static OutboxSweepPlace place = {0};
+	static bool from_start = false;
+	static int64 begun_at = 0;	/* these are outbox_settings_ticks() */
+	static int64 rest_until = 0;
 	bool		more;
 
+	if (!place.under_way)
+	{
+		begun_at = outbox_settings_ticks();
+		from_start = begun_at >= rest_until;
+		place.under_way = !from_start;
+	}
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, &from, &from_id);
+	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, TAKE_BACK_LOOKS, &place);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	if (!more && from_start)
+	{
+		int64		length = outbox_settings_ticks() - begun_at;
+
+		rest_until = length < SWEEP_SHORT_US ? 0 : begun_at + length + Min(SWEEP_REST * length, SWEEP_REST_MAX_US);
+	}
 	return more;
 }
 

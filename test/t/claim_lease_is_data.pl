@@ -5,6 +5,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use OutboxEngine;
+use OutboxProcesses qw(within);
 use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -35,6 +36,19 @@ is(sql($node, "select outbox.ack('$token', array(select unnest(event_ids[1:4]) f
 $node->restart;
 is(sql($node, q{select count(*) from outbox.lease_events()}), '6', 'the rest is still held');
 is(sql($node, "select outbox.release_all('$token')"), '6', 'and goes back');
+
+# settled in a transaction that claims, too, and is rolled back after the lease has expired
+sql($node, q{select outbox.subscribe('r', '{r.#}', ordering => 'none'); select count(outbox.publish('r.x')) from generate_series(1, 5) n});
+sql($node, q{call outbox.drain('{r}')});
+$token = sql($node, q{select distinct lease_token from outbox.claim('r', 3, '10 min')});
+my $session = $node->background_psql('postgres');
+$session->query_safe("begin; select outbox.ack_all('$token')");
+set_offset($node, 900);
+ok(defined within(10, sub { return $session->query_safe('show outbox.test_clock_offset') eq '15min' }), 'the lease has expired');
+$session->query_safe(q{select count(*) from outbox.claim('r', 1)});
+$session->query_safe('rollback');
+$session->quit;
+comes_true($node, 10, "select not exists (select from outbox.lease where token = '$token')", 'it is taken back');
 
 # a storm
 $token = sql($node, q{select distinct lease_token from outbox.claim('s', 500, '10 min')});

@@ -48,9 +48,10 @@ sub start
 # It wakes within so many seconds, and not before.
 sub wakes
 {
-	my ($s, $what, $least, $limit) = @_;
+	my ($s, $what, $least, $limit, $then) = @_;
 	my $begin = time;
 	my $took = within($limit, sub { $s->{run}->pump_nb; return $s->{stdout} =~ /done\n/ });
+	$then->() if $then;
 	ok(defined $took && $s->{stdout} =~ /^t$/m && $took >= $least, sprintf('%s: wakes after %.3f s', $what, $took // -1));
 	$s->quit;
 }
@@ -91,10 +92,13 @@ for my $ordering ('key', 'none')
 	wakes($s, 'release() with a delay', 0.5, 6);
 	agrees($name, 't', 'the delay is over');
 
-	# the router or a claim takes it back
+	# the router or a claim takes it back, at the poll interval, which is a second
 	$token = claim($name, 10, '1500 milliseconds');
+	my $expiry = sql($node, "select extract(epoch from expires_at) from outbox.lease where token = '$token'");
 	$s = start($name);
-	wakes($s, 'a lease that expires', 0.5, 6);
+	my $late;
+	wakes($s, 'a lease that expires', 0.2, 6, sub { $late = time - $expiry });
+	ok($late >= 0 && $late < 3, sprintf('  %.3f s after that', $late));
 	comes_true($node, 5, q{select not exists (select from outbox.delivery where status = 'IN_PROGRESS')}, 'the router takes it back');
 	agrees($name, 't', 'expired');
 	$token = claim($name, 10, '1 hour');
