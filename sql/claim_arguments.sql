@@ -86,6 +86,33 @@ select format('select ' || a, :'t', :'e') from unnest(array[
     'outbox.release(null, array[%2$L::uuid])', 'outbox.release(%1$L, null)', 'outbox.release(%1$L, array[null]::uuid[])', 'outbox.release(%1$L, ''{}'')',
     'outbox.release(%1$L, array[%2$L::uuid], ''-1 us'')', 'outbox.release_all(null)']) a;
 select regexp_replace(regexp_replace(statement, :'t', 'T'), :'e', 'E') as statement, claim_arguments.try(statement) as answer from claim_arguments.trial order by n;
+-- by the class of the SQLSTATE only: ids are not the same each time, and infinite intervals came with 17
+select what, left(claim_arguments.try(format('select ' || call, :'t', :'e')), 2) as class from (values
+    ('two dimensions, one unknown', 'outbox.ack(%1$L, array[[%2$L, gen_random_uuid()::text]]::uuid[])'),
+    ('a hundred thousand unknown', 'outbox.ack(%1$L, array(select gen_random_uuid() from generate_series(1, 100000)))'),
+    ('the nil uuid', 'outbox.ack(%1$L, array[''00000000-0000-0000-0000-000000000000'']::uuid[])'),
+    ('  as token', 'outbox.ack_all(''00000000-0000-0000-0000-000000000000'')'),
+    ('an endless lease', 'count(*) from outbox.claim(''ca s'', 1, ''infinity'')'), ('  of minus infinity', 'count(*) from outbox.claim(''ca s'', 1, ''-infinity'')'),
+    ('extended for ever', 'outbox.extend(%1$L, ''infinity'')'), ('  minus', 'outbox.extend(%1$L, ''-infinity'')'),
+    ('failed, never again', 'outbox.fail(%1$L, %2$L, retry_after => ''infinity'')'), ('  minus', 'outbox.fail(%1$L, %2$L, retry_after => ''-infinity'')'),
+    ('released for ever', 'outbox.release(%1$L, array[%2$L::uuid], ''infinity'')'), ('  minus', 'outbox.release(%1$L, array[%2$L::uuid], ''-infinity'')'))
+    as t (what, call);
+-- what is allowed at the edge
+create table claim_arguments.held as select lease_token as t, event_id as e, row_number() over () as n from outbox.claim('ca s', 12, null, null);
+select d.worker is null as no_worker, l.expires_at - l.claimed_at as lease from outbox.delivery d, outbox.lease l, claim_arguments.held h
+where d.subscription = 'ca s' and d.event_id = h.e and l.token = h.t and h.n = 1;
+select call, claim_arguments.try(format('select ' || call, t, e)) as answer from (values
+    (1, 'outbox.extend(%1$L, null) between clock_timestamp() + interval ''115 s'' and clock_timestamp() + interval ''125 s'''),
+    (2, 'outbox.extend(%1$L, ''1 day'') > clock_timestamp() + interval ''23 hours'''),
+    (3, 'outbox.ack_one(%1$L, %2$L, null)'), (4, 'outbox.ack_one(%1$L, %2$L, '''')'), (5, 'outbox.ack_one(%1$L, %2$L, repeat(''m'', 512))'),
+    (6, 'outbox.ack(%1$L, array_fill(%2$L::uuid, array[100000]))'), (7, 'outbox.ack(%1$L, array[[%2$L, %2$L], [%2$L, %2$L]]::uuid[])'),
+    (8, 'outbox.fail(%1$L, %2$L, null, false, null, null)'), (9, 'outbox.fail(%1$L, %2$L, retry_after => ''30 days'')'),
+    (10, 'outbox.release(%1$L, array[%2$L::uuid], null)'), (11, 'outbox.release(%1$L, array[%2$L::uuid], ''0'')'),
+    (12, 'outbox.release(%1$L, array[%2$L::uuid], ''100 years'')')) as c (n, call) join claim_arguments.held using (n) order by n;
+select h.n, d.status, d.error_code, length(d.message_id) as message_id, d.next_attempt_at > clock_timestamp() + interval '29 days' as late
+from claim_arguments.held h join outbox.delivery d on d.subscription = 'ca s' and d.event_id = h.e where h.n > 2 order by n;
+select count(*) from outbox.claim('ca s', 1, worker => '');
+
 -- it is still held
 select outbox.fail(:'t', :'e', repeat('c', 64), retry_after => '100 years');
 select error_code = repeat('c', 64) as code, status, attempts, next_attempt_at - clock_timestamp() between interval '29 days' and interval '30 days' as cut

@@ -12,6 +12,7 @@ insert into claim_tokens.state (state, prepare) values
     ('held', 'select'),
     ('completed', 'select outbox.ack($1, array[$3])'),
     ('failed', 'select outbox.fail($1, $3)'),
+    ('failed for good', 'select outbox.fail($1, $3, permanent => true)'),
     ('behind a failed one', 'select outbox.fail($1, $2)'),
     ('before a failed one', 'select outbox.fail($1, $4)'),
     ('released', 'select outbox.release($1, array[$3])'),
@@ -21,6 +22,8 @@ insert into claim_tokens.state (state, prepare) values
     -- below what has been swept already: so nobody takes it back
     ('expired', 'update outbox.lease set expires_at = clock_timestamp() - interval ''30 min'' where token = $1'),
     ('taken back', null),
+    ('handed out again', null),
+    ('paused', 'select outbox.pause($5)'),
     ('unknown token', null),
     ('another event', null),
     ('in the claim''s transaction', null),
@@ -30,11 +33,11 @@ insert into claim_tokens.call (call) values
     ('outbox.ack($1, array[$2])'), ('outbox.ack($1, array[$2, $2])'), ('outbox.ack($1, array[]::uuid[])'), ('outbox.ack_all($1)'),
     ('outbox.ack_one($1, $2, ''m'')'), ('outbox.fail($1, $2, ''E1'')'), ('outbox.extend($1, ''1 hour'')'),
     ('outbox.release($1, array[$2])'), ('outbox.release_all($1)');
-create table claim_tokens.trial (subscription text primary key, state_n integer, call_n integer, answer text, changed boolean);
-insert into claim_tokens.trial (subscription, state_n, call_n)
-select format('ct %s %s', s.n, c.n), s.n, c.n from claim_tokens.state s, claim_tokens.call c;
+create table claim_tokens.trial (subscription text primary key, ordering text, state_n integer, call_n integer, answer text, changed boolean);
+insert into claim_tokens.trial (subscription, ordering, state_n, call_n)
+select format('ct %s %s %s', o, s.n, c.n), o, s.n, c.n from claim_tokens.state s, claim_tokens.call c, unnest('{key,none}'::text[]) o;
 
-select count(outbox.subscribe(subscription, '{ct.token}', lanes => 2)) from claim_tokens.trial;
+select count(outbox.subscribe(subscription, '{ct.token}', ordering => ordering, lanes => 2)) from claim_tokens.trial;
 create table claim_tokens.event as
 select n, outbox.publish('ct.token', event_key => key) as event_id from unnest('{a,a,a,b}'::text[]) with ordinality as k (key, n);
 select array_agg(subscription) as subscriptions from claim_tokens.trial \gset
@@ -62,7 +65,7 @@ declare
     reply text;
 begin
     select max(c.lease_token::text)::uuid into its_token
-    from outbox.claim(of, 10, case when its.state = 'taken back' then interval '1 ms' end, 'tester') c;
+    from outbox.claim(of, 10, case when its.state in ('taken back', 'handed out again') then interval '1 ms' end, 'tester') c;
     if its.state <> 'in the claim''s transaction' then
         commit;
     end if;
@@ -73,12 +76,16 @@ begin
     case its.state
         when 'unknown token' then its_token := gen_random_uuid();
         when 'another event' then target := gen_random_uuid();
-        when 'taken back' then
+        when 'taken back', 'handed out again' then
             for i in 1 .. 1000 loop
                 exit when not exists (select from outbox.lease l where l.token = its_token);
                 commit;
                 perform pg_sleep(0.01);
             end loop;
+            if its.state = 'handed out again' then
+                perform outbox.claim(of, 10, '1 hour', 'another');
+                commit;
+            end if;
         else null;
     end case;
     before := claim_tokens.picture(of);
@@ -98,14 +105,14 @@ create procedure claim_tokens.try_all() language plpgsql as $$
 declare
     of text;
 begin
-    for of in select subscription from claim_tokens.trial order by state_n, call_n loop
+    for of in select subscription from claim_tokens.trial order by ordering, state_n, call_n loop
         call claim_tokens.try(of);
     end loop;
 end
 $$;
 call claim_tokens.try_all();
 
-select s.state,
+select t.ordering, s.state,
        max(t.answer) filter (where c.call like '%array[$2])' and c.call like '%ack%') as ack,
        max(t.answer) filter (where c.call like '%$2, $2%') as ack_twice,
        max(t.answer) filter (where c.call like '%array[]%') as ack_none,
@@ -116,9 +123,9 @@ select s.state,
        max(t.answer) filter (where c.call like '%release(%') as release,
        max(t.answer) filter (where c.call like '%release_all%') as release_all
 from claim_tokens.trial t join claim_tokens.state s on s.n = t.state_n join claim_tokens.call c on c.n = t.call_n
-group by s.n, s.state order by s.n;
+group by t.ordering, s.n, s.state order by t.ordering, s.n;
 -- a refused call changes nothing, and neither does one that finds nothing to do
-select s.state, c.call, t.answer, t.changed
+select t.ordering, s.state, c.call, t.answer, t.changed
 from claim_tokens.trial t join claim_tokens.state s on s.n = t.state_n join claim_tokens.call c on c.n = t.call_n
 where t.changed <> (t.answer not like '%OB001%' and t.answer not like '55000%' and t.answer not in ('0', 'false'));
 
