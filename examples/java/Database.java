@@ -1,10 +1,13 @@
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.util.List;
 import javax.sql.DataSource;
 import org.postgresql.ds.PGSimpleDataSource;
 
 /** Connections, and transactions on them. */
 final class Database {
+
+    private static final List<String> CONFLICTS = List.of("40001", "40P01"); // serialization failure, deadlock
 
     /** Something to do in a transaction. */
     interface Work<T> {
@@ -23,8 +26,32 @@ final class Database {
         return source;
     }
 
-    /** All that the work does is committed, or nothing. */
+    /**
+     * All that the work does is committed, or nothing. When the server ends one of two transactions that meet
+     * (serialization failure, deadlock), the whole of it is done again.
+     */
     static <T> T inTransaction(DataSource source, Work<T> work) throws SQLException {
+        for (int tries = 3; ; tries--) {
+            try {
+                return tryInTransaction(source, work);
+            } catch (SQLException | RuntimeException e) {
+                if (tries == 1 || !isConflict(e)) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    private static boolean isConflict(Throwable thrown) {
+        for (var e = thrown; e != null; e = e.getCause()) {
+            if (e instanceof SQLException sql && CONFLICTS.contains(String.valueOf(sql.getSQLState()))) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static <T> T tryInTransaction(DataSource source, Work<T> work) throws SQLException {
         try (var connection = source.getConnection()) {
             connection.setAutoCommit(false);
             try {

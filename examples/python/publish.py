@@ -10,6 +10,8 @@ import sys
 import psycopg
 from psycopg.types.json import Jsonb
 
+from database import transaction
+
 
 def place_order(connection, customer, item):
     order_id = connection.execute(
@@ -40,8 +42,7 @@ def main(customer, *items):
     with psycopg.connect(autocommit=True) as connection:
         for item in items:
             try:
-                with connection.transaction():  # commits at its end; rolls back when an exception leaves it
-                    order_id, event_id = place_order(connection, customer, item)
+                order_id, event_id = transaction(connection, lambda: place_order(connection, customer, item))
             except psycopg.IntegrityError as error:
                 sys.exit(f"no order: {error.diag.message_primary}")
             print(f"order {order_id}: event {event_id}")

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from carrier import Stopped, book
+from database import transaction
 
 LEASE = timedelta(seconds=3)  # short, so that one can watch it renewed
 worker = sys.argv[1] if len(sys.argv) > 1 else f"python-{os.getpid()}"
@@ -28,7 +29,7 @@ def stop(*_):
 
 
 def connect():
-    # autocommit: a transaction is open only inside of `with connection.transaction()`. Without it the first
+    # autocommit: a transaction is open only inside of `transaction()`. Without it the first
     # statement would begin one, and outbox.wait() refuses to wait inside of a transaction.
     # Where: PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD.
     return psycopg.connect(autocommit=True, row_factory=namedtuple_row)
@@ -100,24 +101,26 @@ def work_batch(connection, renewing, events):
         print("lease lost", flush=True)
 
 
+def ship(connection, event, booking):
+    # Acknowledge first: from here to the commit nobody can take the lease over. False: it was acknowledged
+    # before (we had asked, and the answer to our COMMIT got lost), so its effects are there.
+    first = connection.execute(
+        "select outbox.ack_one(%s, %s, message_id => %s)",
+        [event.lease_token, event.event_id, booking],
+    ).fetchone()[0]
+    if first:
+        connection.execute(
+            "insert into shop.shipment (event_id, order_id, customer, booking, worker) values (%s, %s, %s, %s, %s)",
+            [event.event_id, event.payload["orderId"], event.payload["customer"], booking, worker],
+        )
+
+
 def handle(connection, event):
     """Returns whether the event is done; False when it has failed, or when we are to stop."""
     try:
-        order = event.payload
         # The slow part comes first, with no transaction open.
-        booking = book(event.event_id, order["item"], event.attempt, lambda: stopping)
-        with connection.transaction():
-            # Acknowledge first: from here to the commit nobody can take the lease over. False: it was acknowledged
-            # before (we had asked, and the answer to our COMMIT got lost), so its effects are there.
-            first = connection.execute(
-                "select outbox.ack_one(%s, %s, message_id => %s)",
-                [event.lease_token, event.event_id, booking],
-            ).fetchone()[0]
-            if first:
-                connection.execute(
-                    "insert into shop.shipment (event_id, order_id, customer, booking, worker) values (%s, %s, %s, %s, %s)",
-                    [event.event_id, order["orderId"], order["customer"], booking, worker],
-                )
+        booking = book(event.event_id, event.payload["item"], event.attempt, lambda: stopping)
+        transaction(connection, lambda: ship(connection, event, booking))
         print(f"shipped {event.event_id}", flush=True)
         return True
     except Stopped:

@@ -6,6 +6,7 @@
 # test/tools/lib.sh is there.
 
 LOST='lease lost'       # what a worker says that was too slow
+CONFLICT_ATTEMPTS=1     # of an event whose transaction is ended by the server twice: a worker does it again by itself
 declare -A leader=() job=()     # of each worker: its process id, and the shell job that it runs in
 
 fail() { say "FAILED: $*"; exit 1; }
@@ -130,6 +131,28 @@ a_shutdown() {
     stop_workers "$other"
 }
 
+# Twice a transaction is ended by the server for the sake of another: it is done again, and no attempt is lost.
+a_conflict() {
+    # a sequence goes on whatever is rolled back
+    sql -o /dev/null -f - <<'SQL'
+create sequence shop.conflict;
+create function shop.raise_conflict() returns trigger language plpgsql security definer as $$
+begin
+    if nextval('shop.conflict') <= 2 then
+        raise serialization_failure;
+    end if;
+    return new;
+end
+$$;
+create trigger conflict before insert on shop.shipment for each row execute function shop.raise_conflict();
+SQL
+    start_worker E
+    orders hugo book
+    eventually "$(newest hugo "status = 'COMPLETED'")" "the transaction of an order is ended twice, and done again"
+    is "$(newest hugo attempts)" "$CONFLICT_ATTEMPTS" "attempts that were counted: $CONFLICT_ATTEMPTS"
+    stop_workers E
+}
+
 until_log() {
     local deadline=$((SECONDS + 30))
     until grep -q "$2" "$WORK/log/worker_$1"; do
@@ -142,12 +165,13 @@ books_balance() {
     local broken
     broken=$(sql -A -t -f "$WORK/src/examples/shop/reconcile.sql" </dev/null)
     [[ -z $broken ]] || fail "the books do not balance: $broken"
-    is "select count(*) from shop.shipment" 10 "the books balance: 11 orders, 10 shipped, 1 given up, none lost, none double"
+    is "select count(*) from shop.shipment" 11 "the books balance: 12 orders, 11 shipped, 1 given up, none lost, none double"
 }
 
 drive() {
     a_mixed_day
     a_lost_lease
     a_shutdown
+    a_conflict
     books_balance
 }
