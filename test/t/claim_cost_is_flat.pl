@@ -11,7 +11,7 @@ use OutboxProcesses qw(within);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $many = $ENV{OUTBOX_TEST_FULL} ? 1_000_000 : 100_000;
+my $many = $ENV{OUTBOX_TEST_FULL} ? 1_000_000 : 30_000;
 my $buffers = 500;
 my $milliseconds = 20;    # of the best of five, on a machine that may be busy
 my $node = new_engine('main', <<CONF);
@@ -116,9 +116,11 @@ sub router_is_cheap
 	my ($beside, $most) = @_;
 	my $touched = q{select sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) from pg_statio_user_tables where relname in ('lease', 'lease_progress')};
 	my $n = 40;
+	my $attempts = sql($node, 'select coalesce(max(attempt_id), 0) from outbox.attempt_log');
 	sql($node, "call let_expire('none', $n)");
 	my $before = sql($node, $touched);
-	comes_true($node, 20, q{select not exists (select from outbox.lease l join floor on l.lease_id > floor.floor where not exists (select from outbox.lease_progress p where p.lease_id = l.lease_id))}, 'the router takes back what has expired');
+	# not by a look at the tables that are measured
+	comes_true($node, 20, "select count(*) = $n from outbox.attempt_log where attempt_id > $attempts and error_code = 'lease_expired'", 'the router takes back what has expired');
 	my $after = 0;
 	# it reports what it has touched a little later
 	within(3, sub { my $now = sql($node, $touched); my $same = $now == $after && $now > $before; $after = $now; select(undef, undef, undef, 0.5); return $same });
@@ -171,8 +173,8 @@ for my $subscription ('key', 'none')
 {
 	sql($node, qq{set session_replication_role = replica;
 		insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, next_attempt_at, attempts, tenant_id, event_key)
-		select $id{$subscription}, gen_random_uuid(), n % 16, 1, v.*, 1, '', 'x' || n from generate_series(1, $many) n,
-			(values ('REVIEW_REQUIRED', null::timestamptz), ('RETRY', clock_timestamp() + interval '1 day')) v});
+		select $id{$subscription}, lpad((n * 2 + kind)::text, 32, '0')::uuid, n % 16, 1, status, due, 1, '', 'x' || n from generate_series(1, $many) n,
+			(values (0, 'REVIEW_REQUIRED', null::timestamptz), (1, 'RETRY', clock_timestamp() + interval '1 day')) v (kind, status, due)});
 }
 sql($node, qq{with g as (insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at)
 		select $id{key}, n % 16, '', 'y' || n, gen_random_uuid(), 0, now() from generate_series(1, 1000) n returning gate_id)
