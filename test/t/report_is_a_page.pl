@@ -35,6 +35,15 @@ unlike($page, qr/<script|\bsrc=|\bhref=|url\(|<i>/i, 'no script, nothing from el
 my $file = "$ENV{TMPDIR}/report.html";
 append_to_file($file, $page);
 
+# the servers of other versions stand in folders without a browser (test/tools/matrix); theirs is the same page
+if (($ENV{OUTBOX_BROWSER} // '') eq 'no')
+{
+	is(() = $page =~ /<svg /g, 5, 'the page has five charts');
+	$node->stop;
+	done_testing();
+	exit;
+}
+
 # a browser reads it: what it has made of the page comes back as a document
 my $folder = PostgreSQL::Test::Utils::tempdir;
 my ($browser) = grep { -x } qw(/usr/bin/chromium /usr/bin/google-chrome);
