@@ -227,10 +227,14 @@ select outbox.ack_all(claim.token('c2')) as again, outbox.ack_one(claim.token('c
 call claim.get('chain');
 -- what was acknowledged is not acknowledged again, nor recorded again, whatever else of the lease has ended how
 select outbox.ack_all(claim.token('c4'));
-call claim.publish('chain', '{a,b,c,d}', '{d1,d2,d3,d4}');
+call claim.publish('chain', '{a,b,c,d,e}', '{d1,d2,d3,d4,d5}');
 call claim.get('chain');
 select outbox.ack_one(claim.token('d1'), claim.event('d1')), outbox.ack_one(claim.token('d1'), claim.event('d1')) as again;
 select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as one;
+begin;
+select pg_stat_get_xact_tuples_fetched('outbox.lease_progress_pkey'::regclass) as fetched \gset
+select outbox.ack_one(claim.token('d1'), claim.event('d5')), pg_stat_get_xact_tuples_fetched('outbox.lease_progress_pkey'::regclass) - :fetched as read_of_those_before;
+commit;
 select outbox.fail(claim.token('d1'), claim.event('d3'), permanent => true);
 select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as again;
 \set VERBOSITY sqlstate

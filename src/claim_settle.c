@@ -306,9 +306,9 @@ outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
 	{
 		outbox_claim_lease_read_progress(lease);
 		check_still_held(settle);
-		if (!unmark_completed(settle))
-			return 0;
 	}
+	if (!unmark_completed(settle))
+		return 0;
 	complete_marked(settle);
 	if (fresh > 0)
 	{
