@@ -57,7 +57,7 @@ select outbox.publish('me.two', '{"do": "fail"}') is not null as published;
 select outbox.publish('me.two', '{"do": "retry"}') is not null as published;
 select outbox.publish('me.two', '{"do": "go"}', deliver_at => '2100-01-01') is not null as delayed;
 select count(outbox.publish('me.nobody.' || n)) from generate_series(1, 3) n, generate_series(1, 2);
-call metrics.until($$completed_total + failed_total = 23 from outbox.metrics where subscription = 'me does'$$);
+call metrics.until($$completed_total + failed_total = 23 and review_required = 2 and backlog = 0 from outbox.metrics where subscription = 'me does'$$);
 call metrics.until($$count(*) = 3 from outbox.unmatched_event_type where event_type like 'me.%'$$);
 select subscription, backlog, oldest_delay_seconds >= 0 as oldest, in_progress, retry, blocked, review_required, discarded, delayed, completed_total, failed_total, attempts_total, review_total, lease_recoveries_total
 from outbox.metrics where subscription like 'me %' order by 1;

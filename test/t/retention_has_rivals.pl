@@ -107,24 +107,48 @@ sql($node, q{select outbox.publish('t.late')});
 drain($node, 20, 'delivered');
 move_on(32);
 sealed();
+sub dispatch
+{
+	my ($state) = @_;
+	$node->append_conf('postgresql.conf', "outbox.dispatch = $state\n");
+	$node->reload;
+	return comes_true($node, 20, "select current_setting('outbox.dispatch') = '$state' and ('$state' = 'on' or (select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'))", "dispatch is $state");
+}
+dispatch('off');
 my ($late) = sql($node, q{select event_id from outbox.event where event_type = 't.late'});
 my ($slow, $person, $eager) = map { $node->background_psql('postgres') } 1 .. 3;
-$node->append_conf('postgresql.conf', "outbox.poll_interval = '60s'\n");
-$node->reload;
+my $segment = sql($node, "select tableoid::regclass from outbox.event_log where event_id = '$late'");
+$person->query_safe("begin; select count(*) from $segment");
+maintain();
+is(status('events', 'kept'), '1', 'only one segment is left');
+$person->query_safe('commit');
+# each within the second that the run waits for a lock
+$stop->query_safe(q{create procedure soon(condition text) language plpgsql as $p$
+	declare
+		met boolean := false;
+	begin
+		for i in 1 .. 5000 loop
+			perform pg_stat_clear_snapshot();
+			execute 'select ' || condition into met;
+			exit when met;
+			perform pg_sleep(0.002);
+		end loop;
+		assert met;
+	end $p$});
 my $pid = $eager->query_safe('select pg_backend_pid()');
 $slow->query_safe('begin; lock outbox.delayed in access exclusive mode');
 $eager->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
-comes_true($node, 10, "select count(*) = 1 from pg_locks where pid = $pid and not granted", 'a run looks who needs the events');
+$stop->query_safe("call soon(\$\$exists (select from pg_locks where pid = $pid and not granted and relation = 'outbox.delayed'::regclass)\$\$)");
 is($person->query_safe("begin; select outbox.replay('main', array['$late'::uuid])"), '1', 'a replay');
 $slow->query_safe('commit');
-comes_true($node, 10, "select wait_event_type = 'Extension' from pg_stat_activity where pid = $pid", 'it tries to lock the segment');
+$stop->query_safe("call soon('exists (select from pg_stat_activity where pid = $pid and wait_event_type = ''Extension'')')");
 $person->query_safe('commit');
 $eager->query_safe('select 1');
 is(is_there('t.late'), '0', 'the segment is gone');
-comes_true($node, 30, "select count(*) = 2 from effect where event_id = '$late'", 'and the event was delivered once more');
+is(sql($node, "select tableoid::regclass from outbox.event_log where event_id = '$late'"), 'outbox.event_log_kept', 'and the event is kept');
+dispatch('on');
+comes_true($node, 30, "select count(*) = 2 from effect where event_id = '$late'", 'and delivered once more');
 $_->quit for $slow, $person, $eager;
-$node->append_conf('postgresql.conf', "outbox.poll_interval = '100ms'\n");
-$node->reload;
 
 $stop->query_safe('select pg_advisory_unlock(99)');
 $watch->query_safe('select 1');
@@ -146,8 +170,6 @@ sql($node, q{
 			perform pg_sleep(0.4);
 		end if;
 	end $f$});
-$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.archive_function = 'archive.keep'\n");
-$node->append_conf('postgresql.conf', "outbox.dispatch = on\n");
 for my $type (qw(first second third))
 {
 	sql($node, "select outbox.publish('t.$type')");
@@ -158,9 +180,7 @@ move_on(32);
 $node->append_conf('postgresql.conf', "outbox.archive_function = ''\noutbox.retention = '1000d'\n");
 $node->reload;
 sealed();
-$node->append_conf('postgresql.conf', "outbox.dispatch = off\n");
-$node->reload;
-comes_true($node, 10, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'nobody else does it');
+dispatch('off');
 $node->append_conf('postgresql.conf', "outbox.archive_function = 'archive.keep'\noutbox.retention = '30d'\n");
 $node->reload;
 my $holder = $node->background_psql('postgres');
