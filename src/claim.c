@@ -626,10 +626,11 @@ void
 outbox_claim_run(const OutboxSubscription *s, int most, int64 duration, Datum worker,
 				 Tuplestorestate *rows, TupleDesc descriptor)
 {
-	Claim		claim = {.s = s, .most = most, .now = outbox_settings_now(), .rows = rows, .descriptor = descriptor};
+	Claim		claim = {.s = s, .most = most, .rows = rows, .descriptor = descriptor};
 	int			first;
 
 	take_back_expired();
+	claim.now = outbox_settings_now();	/* what was just taken back is due */
 	outbox_outage_read(s, &claim.outage);
 	if (claim.outage.level > 0)
 	{

@@ -694,6 +694,22 @@ is_forgivable(int sqlerrcode)
 	return ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
 }
 
+/* No more than one a second: when it is for the same reason, all of them fail, in each sweep. */
+static void
+log_failure(int64 lease_id, const ErrorData *error)
+{
+	static int64 next = 0;
+	int64		ticks = outbox_settings_ticks();
+
+	if (ticks < next)
+		return;
+	next = ticks + USECS_PER_SEC;
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("lease " INT64_FORMAT " cannot be taken back, code %s", lease_id, unpack_sql_state(error->sqlerrcode)),
+			 errhint("It is tried again; the others go on.")));
+}
+
 /* One that cannot be taken back must not keep the others from it. */
 static void
 try_to_recover(int64 lease_id, TimestampTz now)
@@ -721,11 +737,7 @@ try_to_recover(int64 lease_id, TimestampTz now)
 		if (!is_forgivable(error->sqlerrcode))
 			ReThrowError(error);
 		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			ereport(LOG,
-					(errcode(error->sqlerrcode),
-					 errmsg("lease " INT64_FORMAT " cannot be taken back, code %s", lease_id,
-							unpack_sql_state(error->sqlerrcode)),
-					 errhint("It is tried again; the others go on.")));
+			log_failure(lease_id, error);
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
@@ -759,6 +771,7 @@ bool
 outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPlace *place)
 {
 	TimestampTz now = outbox_settings_now();
+	uint32		late_leases = db == NULL ? 0 : outbox_shmem_late_leases(db);
 	TimestampTz swept = db == NULL ? DT_NOBEGIN : outbox_shmem_swept(db);
 	Sweep		sweep = {.most = most, .lease_ids = palloc(most * sizeof(int64))};
 	OutboxClaimWalk walk = {
@@ -777,7 +790,7 @@ outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPl
 	if (!place->behind_open && db != NULL)
 	{
 		place->swept = sweep.n > 0 ? sweep.first : (walk.at_end ? now : walk.from);
-		outbox_shmem_sweep(db, swept, place->swept);
+		outbox_shmem_sweep(db, swept, place->swept, late_leases);
 	}
 	for (int i = 0; i < sweep.n; i++)
 		try_to_recover(sweep.lease_ids[i], now);

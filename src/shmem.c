@@ -110,6 +110,7 @@ create_shmem(void)
 			pg_atomic_init_u64(&db->segment_wanted, 0);
 			pg_atomic_init_u32(&db->next_subscription, 0);
 			pg_atomic_init_u64(&db->swept, (uint64) DT_NOBEGIN);
+			pg_atomic_init_u32(&db->late_leases, 0);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);
 		}
@@ -295,22 +296,41 @@ outbox_shmem_swept(OutboxDatabase *db)
 	return (TimestampTz) pg_atomic_read_u64(&db->swept);
 }
 
-void
-outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to)
+uint32
+outbox_shmem_late_leases(OutboxDatabase *db)
 {
-	uint64		expected = (uint64) from;
+	uint32		late_leases = pg_atomic_read_u32(&db->late_leases);
 
-	(void) pg_atomic_compare_exchange_u64(&db->swept, &expected, (uint64) to);
+	pg_memory_barrier();
+	return late_leases;
 }
 
-void
-outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at)
+static void
+move_back(OutboxDatabase *db, TimestampTz to)
 {
 	uint64		swept = pg_atomic_read_u64(&db->swept);
 
-	while ((TimestampTz) swept > expires_at &&
-		   !pg_atomic_compare_exchange_u64(&db->swept, &swept, (uint64) expires_at))
+	while ((TimestampTz) swept > to && !pg_atomic_compare_exchange_u64(&db->swept, &swept, (uint64) to))
 		;
+}
+
+/* Whoever commits a late lease counts it, then looks at `swept`; here it is the other way round: one of us sees the other. */
+void
+outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to, uint32 late_leases)
+{
+	uint64		expected = (uint64) from;
+
+	if (pg_atomic_compare_exchange_u64(&db->swept, &expected, (uint64) to) &&
+		outbox_shmem_late_leases(db) != late_leases)
+		move_back(db, from);
+}
+
+void
+outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at, bool late)
+{
+	if (late)
+		pg_atomic_fetch_add_u32(&db->late_leases, 1);
+	move_back(db, expires_at);
 }
 
 /* ---------------------------------------------------------------- latches */

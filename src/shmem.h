@@ -31,6 +31,7 @@ typedef struct OutboxDatabase
 	uint32		interrupted_times;
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
+	pg_atomic_uint32 late_leases;	/* counts those that had expired when they were committed */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
 } OutboxDatabase;
 
@@ -141,11 +142,15 @@ outbox_shmem_work_count(OutboxDatabase *db, uint32 bit)
 
 /*
  * All leases of external workers that expire before that have ended: where a sweep begins.  It moves forward from
- * `from` to `to` unless somebody has moved it back meanwhile, whose lease expires earlier.
+ * `from` to `to` unless a lease that expires earlier has been committed since the sweep read
+ * outbox_shmem_late_leases(), which it does first.
  */
 extern TimestampTz outbox_shmem_swept(OutboxDatabase *db);
-extern void outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to);
-extern void outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at);
+extern uint32 outbox_shmem_late_leases(OutboxDatabase *db);
+extern void outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to, uint32 late_leases);
+
+/* a lease is committed that expires then; late: it has expired */
+extern void outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at, bool late);
 
 /*
  * Tell the launcher about a database other than our own: it was made, dropped, changed, or

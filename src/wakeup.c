@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 #include "utils/resowner.h"
 
+#include "settings.h"
 #include "shmem.h"
 #include "waiters.h"
 #include "wakeup.h"
@@ -73,7 +74,7 @@ note_lease(void)
 	OutboxDatabase *database;
 
 	if (leased && (database = outbox_shmem_my_database()) != NULL)
-		outbox_shmem_unsweep(database, lease_expires);
+		outbox_shmem_unsweep(database, lease_expires, lease_expires <= outbox_settings_now());
 }
 
 static void
