@@ -6,28 +6,12 @@ use FindBin;
 use lib $FindBin::RealBin;
 use OutboxEngine;
 use OutboxProcesses;
+use OutboxRetention;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $days = 86400;
 my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\n");
-my $offset = 0;
-
-sub status { return sql($node, "select $_[1] from outbox.maintenance_status where task = '$_[0]'") }
-sub maintain { my ($rc, $out, $err) = $node->psql('postgres', ($_[0] // '') . 'call outbox.maintain()'); return ($rc, $err) }
-sub tables { return sql($node, q{select count(*) from outbox.segment where events_dropped_at is null and to_id <= (select from_id from outbox.segment where name = to_char(outbox.clock() at time zone 'utc' - interval '31 days', 'YYYYMMDD'))}) }
-
-# publishes, delivers, and moves the clock on until it is past its time
-sub age
-{
-	my ($publish) = @_;
-	sql($node, $publish);
-	drain($node, 20, 'delivered');
-	$offset += 32 * $days;
-	set_offset($node, $offset);
-	comes_true($node, 30, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, 'sealed');
-}
 
 make_effects($node, 'effect', '');
 sql($node, q{select outbox.subscribe('main', '{#}', 'public.effect_handler', lanes => 1)});
@@ -45,14 +29,14 @@ sql($node, q{
 	end $f$;
 });
 $node->append_conf('postgresql.conf', "outbox.archive_function = 'archive.keep'\n");
-age(q{select outbox.publish('t.archived', event_key => 'e')});
-my ($rc, $err) = maintain();
+age($node, q{select outbox.publish('t.archived', event_key => 'e')});
+my ($rc, $err) = maintain($node);
 is($rc, 0, 'the archive function fails: no error');
 like($err, qr/WARNING:  upkeep task "archive" failed, code ZZ001/, 'but a warning');
 unlike($err, qr/secret/, 'that tells nothing else');
-is(status('archive', "failing and last_error = 'ZZ001'"), 't', 'which the view has too');
+is(status($node, 'archive', "failing and last_error = 'ZZ001'"), 't', 'which the view has too');
 is(sql($node, q{select count(*) from outbox.event where event_type = 't.archived'}), '1', 'nothing is dropped');
-like(status('events', 'kept_why'), qr/not archived yet/, 'and the view says why');
+like(status($node, 'events', 'kept_why'), qr/not archived yet/, 'and the view says why');
 my $page = sql($node, 'select * from outbox.status()');
 like($page, qr/Upkeep fails since .*task "archive", code ZZ001.*call outbox\.maintain\(\)/, 'the page for a person says so');
 like($page, qr/Past their time and still on the disk, task "events": \d+ \(\d{8}: not archived yet/, 'and what stays on the disk, and why');
@@ -72,7 +56,7 @@ my $run = $node->background_psql('postgres');
 $run->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
 comes_true($node, 10, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, 'a run is at work');
 my $start = time;
-($rc, $err) = maintain();
+($rc, $err) = maintain($node);
 is($rc, 0, 'a second one');
 like($err, qr/another run of outbox.maintain\(\) is under way/, 'says so');
 cmp_ok(time - $start, '<', 1, 'and ends at once');
@@ -82,15 +66,15 @@ $holder->quit;
 eval { $run->quit };
 is(sql($node, q{select count(*) from archive.old}), '0', 'the first was killed');
 
-($rc, $err) = maintain("set statement_timeout = '5s'; set default_transaction_isolation = serializable; set default_transaction_read_only = on; ");
+($rc, $err) = maintain($node, "set statement_timeout = '5s'; set default_transaction_isolation = serializable; set default_transaction_read_only = on; ");
 is($err, '', 'a third one, whatever its session is set to');
 is(sql($node, q{select count(*) from archive.old where event_type = 't.archived'}), '1', 'archives');
 is(sql($node, q{select count(*) from outbox.event where event_type = 't.archived'}), '0', 'and drops');
 is(sql($node, q{select string_agg(distinct role_name, ' ') from archive.call}), 'keeper', 'as the owner of the function');
-is(status('archive', "not failing and last_success > last_error_at"), 't', 'the view knows that it goes well again');
+is(status($node, 'archive', "not failing and last_success > last_error_at"), 't', 'the view knows that it goes well again');
 
 # the router does it.byitself; the archive function in a process of its own
-age(q{select outbox.publish('t.byitself', event_key => 'f')});
+age($node, q{select outbox.publish('t.byitself', event_key => 'f')});
 comes_true($node, 60, q{select count(*) = 1 from archive.old where event_type = 't.byitself'}, 'archived by itself');
 comes_true($node, 60, q{select count(*) = 0 from outbox.event where event_type = 't.byitself'}, 'and dropped');
 
@@ -98,7 +82,7 @@ is(sql($node, q{select count(*) from outbox.maintenance_status where failing}), 
 unlike(sql($node, 'select * from outbox.status()'), qr/Upkeep/, 'and the page for a person says nothing of it');
 $node->append_conf('postgresql.conf', "outbox.dispatch = off\n");
 $node->reload;
-set_offset($node, $offset + $days);
+pass_days($node, 1);
 comes_true($node, 10, q{select count(*) = 1 from outbox.status() line where line ~ 'Upkeep has not been done since.*outbox.schedule_maintenance'}, 'until nobody does it');
 $node->stop;
 unlike(slurp_file($node->logfile), qr/could not open relation|PANIC|TRAP/, 'no error of ours is in the log');
