@@ -7,7 +7,7 @@
  * of it is there afterwards or nothing.
  *
  * The batch is optimistic: no subtransactions.  When a call fails, all is
- * rolled back, and the caller runs it again in smaller parts (see dispatch.c).
+ * rolled back, and the caller runs it again in smaller parts (see attempt.c).
  * It spans all lanes at hand, and takes no more than lane_limit of each: so far,
  * and no further, a lane is worked carefully after this process has died.
  *
