@@ -258,6 +258,7 @@ work_setup() {
 # come from; sets OLD_PGBIN.
 work_old_server() {
     local work=$WORK
+    # shellcheck disable=SC2034  # check hands it to the tests
     OLD_PGBIN=$(
         WORK=$work/old
         mkdir "$WORK" "$WORK/tmp" "$WORK/log"
