@@ -18,17 +18,17 @@ bench_retention() {
     remove_old &
     local run=$!
     measure_publishing during
-    wait "$run" || die "not all of it was removed in $RETENTION_SECONDS s"
+    wait "$run" || die "not all of it was removed in 10 minutes"
     sql -A -t -F ' ' -c "select '  removed: ' || string_agg(task || ' ' || removed_total, ', ' order by task) from outbox.maintenance_status where removed_total > 0" </dev/null
     compare "publishing while $RETENTION_EVENTS events are removed, p99" ms "$(cat "$WORK/log/p99.during")" "$(cat "$WORK/log/p99.before")" le 2
 }
 
-# The clock goes on; what is past its time then is removed within the time of the measurement.
+# The clock goes on, and what is past its time then is removed; that may take longer than the measurement.
 remove_old() {
-    local begin=$SECONDS end=$((SECONDS + RETENTION_SECONDS))
+    local begin=$SECONDS end=$((SECONDS + 600))
     printf '%s\n' "outbox.test_clock_offset = '32d'" "outbox.retention = '30d'" >> "$WORK/data/postgresql.conf"
     value "select pg_reload_conf()" >/dev/null
-    until_true 60 "select bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')"
+    until_true 600 "select bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')"
     until value "call outbox.maintain()" && [[ $(value "select (select count(*) from outbox.event where event_type = 'retention.old') = 0 and (select count(*) < 1000 from outbox.lane_entry)") == t ]]; do
         ((SECONDS < end)) || return 1
         sleep 0.5
