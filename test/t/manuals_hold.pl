@@ -30,6 +30,8 @@ for my $page (@pages)
 	my $n;
 	$node->safe_psql('postgres', 'create database page');
 	unlink $script;
+	# the first one begins without it, the others are about a server that has it
+	$node->safe_psql('page', 'create extension outbox') unless grep { $_->{text} =~ /create extension/ } @blocks;
 	append_to_file($script, "\\echo line $_->{line}\n$_->{text}") for @blocks;
 	my ($out, $err) = ('', '');
 	IPC::Run::run([ 'timeout', '120', 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('page'), '-f', $script ],
