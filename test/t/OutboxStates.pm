@@ -7,7 +7,17 @@ use warnings;
 use Exporter 'import';
 use Test::More;
 
-our @EXPORT = qw(make_states contents prove_it_goes_on);
+our @EXPORT = qw(set_dispatch make_states contents prove_it_goes_on);
+
+# outbox.dispatch is on or off, and the processes are there or gone.
+sub set_dispatch
+{
+	my ($node, $state) = @_;
+	$node->append_conf('postgresql.conf', "outbox.dispatch = $state\n");
+	$node->reload;
+	$node->poll_query_until('postgres', q{select (count(*) > 0) = (current_setting('outbox.dispatch') = 'on') from pg_stat_activity where backend_type in ('outbox router', 'outbox worker')}) or die 'dispatch';
+	return;
+}
 
 # The last events are not routed: the caller has dispatch switched off before, by the callback.
 sub make_states

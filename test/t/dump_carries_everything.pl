@@ -12,17 +12,8 @@ use Test::More;
 my $node = new_server('main', "outbox.poll_interval = '200ms'\noutbox.workers = 1\n");
 my $folder = $node->basedir;
 
-sub dispatch
-{
-	my ($state) = @_;
-	$node->append_conf('postgresql.conf', "outbox.dispatch = $state\n");
-	$node->reload;
-	$node->poll_query_until('postgres', q{select (count(*) > 0) = (current_setting('outbox.dispatch') = 'on') from pg_stat_activity where backend_type in ('outbox router', 'outbox worker')}) or die 'dispatch';
-	return;
-}
-
 $node->safe_psql('postgres', 'create database origin');
-make_states($node, 'origin', sub { dispatch('off') });
+make_states($node, 'origin', sub { set_dispatch($node, 'off') });
 my $contents = contents($node, 'origin');
 like($contents, qr/^event_log_\d{8}: 58 /m, 'the log has what was published');
 
@@ -37,7 +28,7 @@ is(contents($node, $_), $contents, "$_: every row of every table") for qw(plain 
 is($node->safe_psql('custom', q{select count(*) from outbox.segment s where has_table_privilege('nobody_special', 'outbox.event', 'select') and not has_table_privilege('nobody_special', 'outbox.event_log_' || s.name, 'select')}) > 0 ? 1 : 0, 1, 'grants are as they were');
 
 # while the processes run, a restored database does nothing
-dispatch('on');
+set_dispatch($node, 'on');
 $node->safe_psql('plain', q{call outbox.maintain()});
 for my $database (qw(plain custom))
 {

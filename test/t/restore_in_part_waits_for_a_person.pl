@@ -12,17 +12,8 @@ use Test::More;
 
 my $node = new_server('main', "outbox.poll_interval = '200ms'\noutbox.workers = 1\n");
 
-sub dispatch
-{
-	my ($state) = @_;
-	$node->append_conf('postgresql.conf', "outbox.dispatch = $state\n");
-	$node->reload;
-	$node->poll_query_until('postgres', q{select (count(*) > 0) = (current_setting('outbox.dispatch') = 'on') from pg_stat_activity where backend_type in ('outbox router', 'outbox worker')}) or die 'dispatch';
-	return;
-}
-
 $node->safe_psql('postgres', 'create database origin');
-make_states($node, 'origin', sub { dispatch('off') });
+make_states($node, 'origin', sub { set_dispatch($node, 'off') });
 my %lost = (
 	state => 'delete from outbox.subscription_state',
 	one => q{delete from outbox.subscription_state where subscription_id = (select subscription_id from outbox.subscription where subscription = 'notes')},
@@ -38,7 +29,7 @@ for my $name (sort keys %lost)
 }
 $node->safe_psql('postgres', 'create database nameless template origin');
 $node->safe_psql('nameless', 'delete from outbox.incarnation');
-dispatch('on');
+set_dispatch($node, 'on');
 for my $name (sort keys %lost)
 {
 	is($node->safe_psql($name, 'select outbox.activate()'), 't', "$name: activated");
