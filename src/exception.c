@@ -255,8 +255,9 @@ outbox_exception_log_attempt(const OutboxException *x, TimestampTz failed_at, Da
 
 /* ---------------------------------------------------------------- order of a key */
 
-bool
-outbox_exception_blocks_on_review(int32 subscription_id)
+/* Does a delivery in review hold its key?  Read anew: a definition that is known may be older than the gates. */
+static bool
+review_blocks(int32 subscription_id)
 {
 	OutboxScan	scan;
 	bool		blocks = true;
@@ -528,7 +529,7 @@ outbox_exception_derive_gate(const OutboxKey *key, bool make, bool lower, int64 
 	memset(gate, 0, sizeof(*gate));
 	if (found)
 		*gate = known;
-	gate->held = find_holder(key, outbox_exception_blocks_on_review(key->subscription_id), &gate->held_by, &position);
+	gate->held = find_holder(key, review_blocks(key->subscription_id), &gate->held_by, &position);
 	if (!found)
 	{
 		if (!gate->held && !make)

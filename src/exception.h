@@ -134,7 +134,4 @@ extern void outbox_exception_sweep(const OutboxSubscription *s, int32 lane);
 /* started deliveries of a lane that no lease holds: their handler's worker died.  They are due again. */
 extern void outbox_exception_free_started(int32 subscription_id, int32 lane, TimestampTz now);
 
-/* does a delivery in review hold its key?  Read anew: a definition that is known may be older than the gates. */
-extern bool outbox_exception_blocks_on_review(int32 subscription_id);
-
 #endif							/* OUTBOX_EXCEPTION_H */

@@ -26,8 +26,8 @@ sub unrelated_drop
 	cmp_ok(took('postgres', 'drop database zz'), '<', 2, "an unrelated DROP DATABASE does not wait for a worker that is $state");
 }
 
-# a database whose only worker is inside of the handler
-sub make_busy
+# a database with a subscription to "busy", whose handler counts its calls and then does this
+sub make_database
 {
 	my ($database, $body) = @_;
 	$node->safe_psql('postgres', "create database $database");
@@ -36,8 +36,15 @@ sub make_busy
 		create extension outbox;
 		create sequence started;
 		create function handle(e outbox.event) returns void language plpgsql as \$\$ begin perform nextval('public.started'); $body end \$\$;
-		select outbox.subscribe('busy', array['busy'], 'public.handle', handler_timeout => '5 minutes');
-		select outbox.publish('busy');});
+		select outbox.subscribe('busy', array['busy'], 'public.handle', handler_timeout => '5 minutes');});
+}
+
+# one whose only worker is inside of the handler
+sub make_busy
+{
+	my ($database, $body) = @_;
+	make_database($database, $body);
+	$node->safe_psql($database, q{select outbox.publish('busy')});
 	ok(defined within(10, sub { $node->safe_psql($database, q{select is_called from started}) eq 't' }), "$database: the handler runs");
 }
 my $sleep = 'perform pg_sleep(60);';
@@ -60,15 +67,10 @@ cmp_ok(took('postgres', 'drop database renamed with (force)'), '<', 5, 'and drop
 make_busy('extension', $sleep);
 cmp_ok(took('extension', 'drop extension outbox cascade'), '<', 5, 'DROP EXTENSION during a handler');
 is_unserved($node, 'extension', 2, 'leaves no process');
+
 # asked when it is about to call the handler: it holds its lanes, and waits to write the receipts
-$node->safe_psql('postgres', 'create database nearly');
-$node->safe_psql('nearly', qq{
-	set client_min_messages = error;
-	create extension outbox;
-	create sequence started;
-	create function handle(e outbox.event) returns void language plpgsql as \$\$ begin perform nextval('public.started'); $sleep end \$\$;
-	select outbox.subscribe('busy', array['busy'], 'public.handle', handler_timeout => '5 minutes');
-	select outbox.publish('makes.a.segment');});
+make_database('nearly', $sleep);
+$node->safe_psql('nearly', q{select outbox.publish('makes.a.segment')});
 my $locker = $node->background_psql('nearly');
 $locker->query_safe('begin; lock table outbox.receipt_log in share mode');
 $node->safe_psql('nearly', q{select outbox.publish('busy')});
