@@ -5,7 +5,7 @@
 \pset tuples_only on
 select '# Reference
 
-*Made from the comments in the database: `\df+ outbox.*`, `\d+ outbox.*` and `\dT+ outbox.*` show them too. Other pages: [what an outbox is](what-is-an-outbox.md) · [first steps](first-steps.md) · [testing](testing.md) · [running](running.md) · [runbook](runbook.md)*
+*Made from the comments in the database: `\df+ outbox.*`, `\d+ outbox.*` and `\dT+ outbox.*` show them too. Other pages: [what an outbox is](what-is-an-outbox.md) · [first steps](first-steps.md) · [testing](testing.md) · [drivers](drivers.md) · [running](running.md) · [runbook](runbook.md) · [rights](rights.md) · [tenants](tenants.md) · [sensitive data](sensitive-data.md)*
 
 ## Functions and procedures';
 select format(E'\n### %s\n\n```\n%soutbox.%s(%s)%s\n```\n\n%s',

@@ -164,6 +164,20 @@ select count(outbox.publish('dh.settings', event_key => 'k')) as published from 
 call outbox.drain('{dh settings}');
 select what, count(*) from deliver_handlers.seen where subscription = 'settings' group by what;
 
+-- TimeZone is the server's or the database's: neither that of whoever publishes nor that of the role
+alter role outbox_test_handlers set timezone = 'Asia/Kathmandu';
+set timezone = 'Pacific/Kiritimati';
+create function deliver_handlers_own.what_time(e outbox.event) returns void language sql as $$
+    insert into deliver_handlers.seen (subscription, what)
+    select 'time', current_setting('TimeZone') in ('Asia/Kathmandu', 'Pacific/Kiritimati')
+$$;
+select outbox.subscribe('dh time', '{dh.time}', handler => 'deliver_handlers_own.what_time', run_as => 'outbox_test_handlers');
+select outbox.publish('dh.time') is not null as published;
+call outbox.drain('{dh time}');
+select what as of_one_of_them from deliver_handlers.seen where subscription = 'time';
+reset timezone;
+alter role outbox_test_handlers reset timezone;
+
 -- what a handler makes for itself is gone too: each of these would be there a second time
 create function deliver_handlers_own.leftovers(e outbox.event) returns void language plpgsql as $$
 begin

@@ -221,7 +221,7 @@ define_retention_settings(void)
 
 	DefineCustomIntVariable("outbox.retention",
 							"Time for which events are kept.",
-							"Events that a delivery still needs are kept longer.",
+							"Events that a delivery still needs are kept longer. 0: until the segment (a day) that they are in is past.",
 							&outbox_retention, 30 * MINS_PER_HOUR * HOURS_PER_DAY,
 							0, most, PGC_SIGHUP, GUC_UNIT_MIN, NULL, NULL, NULL);
 	DefineCustomIntVariable("outbox.receipt_retention",
