@@ -33,9 +33,10 @@ END
     set_dispatch on
 }
 
-# drain_ours SUBSCRIPTION: events/s
+# drain_ours SUBSCRIPTION: events/s.  The checkpoint is for both sides: log files are there to be used again.
 drain_ours() {
     sql -A -t <<END
+checkpoint;
 select bench.completed('$1') + $BACKLOG as wanted \\gset
 truncate bench.effect;
 call bench.load_log('$1.done', $BACKLOG);

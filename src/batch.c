@@ -119,17 +119,22 @@ reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 	reader->open = true;
 }
 
-/* Is it where it was?  The log is never updated, but its table may be rewritten, or restored from a dump. */
+/*
+ * Is it where it was?  The log is never updated, but its table may be rewritten, or restored from a dump.  Fetched as the scan of
+ * an index does, which keeps the block of the event before.
+ */
 static bool
 read_at(OutboxEventReader *reader, const pg_uuid_t *id, const ItemPointerData *tid)
 {
 	ItemPointerData at = *tid;
+	bool		call_again = false;
 	bool		isnull;
 
 	if (ItemPointerGetBlockNumber(&at) >= reader->nblocks)
 		reader->nblocks = RelationGetNumberOfBlocks(reader->scan.rel);
 	return ItemPointerGetBlockNumber(&at) < reader->nblocks &&
-		table_tuple_fetch_row_version(reader->scan.rel, &at, reader_snapshot(reader), reader->scan.slot) &&
+		table_index_fetch_tuple(reader->scan.scan->xs_heapfetch, &at, reader_snapshot(reader), reader->scan.slot,
+								&call_again, NULL) &&
 		outbox_event_id_compare(DatumGetUUIDP(slot_getattr(reader->scan.slot, EV_EVENT_ID + 1, &isnull)), id) == 0;
 }
 
