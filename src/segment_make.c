@@ -18,6 +18,7 @@
 #include "catalog/dependency.h"
 #include "catalog/heap.h"
 #include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/toasting.h"
@@ -30,24 +31,18 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/uuid.h"
 
 #include "extension.h"
+#include "segment_adopt.h"
 #include "segment_make.h"
 #include "session.h"
 
-/* one of the two tables of a segment */
-typedef struct TableRecipe
-{
-	const char *parent;
-	const char *key[4];			/* columns of the primary key */
-	const char *second_index;	/* column of a further index, or NULL */
-} TableRecipe;
-
-static const TableRecipe event_log_recipe = {"event_log", {"event_id"}, "xid"};
-static const TableRecipe receipt_log_recipe = {"receipt_log", {"event_id", "subscription_id", "replay_no"}, NULL};
+static const OutboxTableRecipe event_log_recipe = {"event_log", {"event_id"}, "xid"};
+static const OutboxTableRecipe receipt_log_recipe = {"receipt_log", {"event_id", "subscription_id", "replay_no"}, NULL};
 
 /* ---------------------------------------------------------------- parse trees */
 
@@ -262,10 +257,9 @@ outbox_segment_make_dependent(Oid relid, const char *parent)
 		depend_on_parent(relid, parent);
 }
 
-static void
-follow_recipe(const TableRecipe *recipe, const char *name, const pg_uuid_t *from, const pg_uuid_t *to)
+static Oid
+make_by_recipe(const OutboxTableRecipe *recipe, const char *relname, const pg_uuid_t *from, const pg_uuid_t *to)
 {
-	char	   *relname = psprintf("%s_%s", recipe->parent, name);
 	Oid			relid = make_table(recipe->parent, relname, from, to);
 	List	   *key = NIL;
 
@@ -275,9 +269,23 @@ follow_recipe(const TableRecipe *recipe, const char *name, const pg_uuid_t *from
 	if (recipe->second_index != NULL)
 		make_index(relid, relname, psprintf("%s_%s", relname, recipe->second_index),
 				   list_make1(make_index_column(recipe->second_index)), false);
-	depend_on_parent(relid, recipe->parent);
-	revoke_default_privileges(relid, relname);
 	close_by_row_security(relid);
+	return relid;
+}
+
+/* A table that a restore has brought is taken when it is what would be made. */
+static void
+follow_recipe(const OutboxTableRecipe *recipe, const char *name, const pg_uuid_t *from, const pg_uuid_t *to)
+{
+	char	   *relname = psprintf("%s_%s", recipe->parent, name);
+	Oid			relid = get_relname_relid(relname, get_namespace_oid(OUTBOX_SCHEMA, false));
+
+	if (OidIsValid(relid))
+		outbox_segment_adopt_check(relid, recipe, name, from, to);
+	else
+		relid = make_by_recipe(recipe, relname, from, to);
+	outbox_segment_make_dependent(relid, recipe->parent);
+	revoke_default_privileges(relid, relname);
 }
 
 /*

@@ -6,7 +6,7 @@
 
 /*
  * Make event_log_<name> and receipt_log_<name> for the ids [from, to), in this
- * transaction, as the extension's owner.  The caller holds ShareUpdateExclusiveLock on
+ * transaction, as the extension's owner; or take those that a restore has brought.  The caller holds ShareUpdateExclusiveLock on
  * outbox.event_log and knows that the range is free.
  */
 extern void outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to);

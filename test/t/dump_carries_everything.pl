@@ -47,5 +47,55 @@ $node->command_ok([ 'pg_dump', '--schema-only', '-f', "$folder/schema.sql", $nod
 $node->safe_psql('postgres', 'create database bare');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', "$folder/schema.sql", $node->connstr('bare') ], 'restored: schema only');
 is($node->safe_psql('bare', q{select count(*) from outbox.event}), '0', 'which has no events');
+
+# in which publishing goes on with the tables of segments that have come along: they are what would be made
+my $tables = q{select count(*) from pg_inherits where inhparent in ('outbox.event_log'::regclass, 'outbox.receipt_log'::regclass)};
+my $before = $node->safe_psql('bare', $tables);
+cmp_ok($before, '>', 60, 'the tables of segments have come along');
+is($node->safe_psql('bare', q{select count(*) from outbox.segment}), '0', 'without the rows that tell of them');
+like($node->safe_psql('bare', q{select outbox.publish('a.done')}), qr/^[0-9a-f-]{36}$/, 'publishing does not mind');
+is($node->safe_psql('bare', q{select outbox.subscribe('notes', '{#}', 'public.note'), outbox.is_held()}), 't|f', 'it is a database of its own');
+$node->safe_psql('bare', q{select outbox.publish('b.done'); call outbox.maintain(); call outbox.drain()});
+is($node->safe_psql('bare', q{select string_agg(event_type, ' ') from effect}), 'b.done', 'and delivered');
+is($node->safe_psql('bare', $tables), $before, 'in the tables that were there');
+is($node->safe_psql('bare', q{select count(*) >= 30 and bool_and(to_id > from_id) from outbox.segment}), 't', 'those of the next days too');
+is($node->safe_psql('bare', q{
+	select string_agg(c.relname, ' ') from outbox.segment s cross join (values ('event_log_'), ('receipt_log_')) as t (parent) join pg_class c on c.oid = ('outbox.' || parent || s.name)::regclass
+	where c.relrowsecurity is not true or has_table_privilege('nobody_special', c.oid, 'select')
+		or not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'a' and d.refobjid = ('outbox.' || rtrim(parent, '_'))::regclass)}), '', 'closed as any other');
+
+# but one that is anything else is not touched: what it lacks or has, and what to do, is said
+my $insert = q{insert into %1$s select (jsonb_populate_record(null::%1$s, jsonb_build_object('event_id', e.id, 'event_type', 'x.y', 'payload_version', '1', 'occurred_at', now(), 'published_at', now(), 'payload', '{}'::jsonb, 'xid', '1', 'incarnation', 1))).*
+		from (select lpad(to_hex(floor(extract(epoch from now()) * 1000)::bigint), 12, '0') || '70008000000000000000' as id) e};
+my %fault = (
+	$insert => qr/has rows/,
+	"$insert; delete from %1\$s" => qr/has had some/,
+	'alter table %1$s owner to nobody_special' => qr/owner/,
+	'alter table %1$s no inherit outbox.event_log' => qr/no child of outbox.event_log/,
+	'alter table %1$s add column more text' => qr/columns/,
+	'alter table %1$s alter source set default 1' => qr/columns/,
+	'alter table %1$s drop constraint %2$s_range' => qr/check is not/,
+	q{alter table %1$s drop constraint %2$s_range, add constraint %2$s_range check (event_id >= '00000000-0000-0000-0000-000000000000' and event_id < 'ffffffff-0000-0000-0000-000000000000')} => qr/check is not/,
+	'alter table %1$s drop constraint %2$s_pkey' => qr/indexes/,
+	'drop index outbox.%2$s_xid' => qr/indexes/,
+	'create unique index on %1$s (event_type)' => qr/indexes/,
+	'create rule r as on insert to %1$s do instead nothing' => qr/rules/,
+	'alter table %1$s disable row level security' => qr/closed/,
+	'drop table %1$s; create table %1$s ()' => qr/no child/,
+	'drop table %1$s; create view %1$s as select 1' => qr/plain table/,
+);
+$node->safe_psql('postgres', 'create database spoilt');
+$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', "$folder/schema.sql", $node->connstr('spoilt') ], 'restored again');
+my $today = $node->safe_psql('spoilt', q{select 'event_log_' || to_char(now() at time zone 'UTC', 'YYYYMMDD')});
+for my $spoil (sort keys %fault)
+{
+	my ($rc, $out, $err) = $node->psql('spoilt', sprintf("begin; $spoil; select outbox.publish('a.done')", "outbox.$today", $today));
+	is($rc, 3, 'refused after: ' . ($spoil =~ s/\n\s*/ /r)) or diag($out);
+	like($err, qr/ERROR:  relation "outbox.$today" already exists, and outbox.segment does not tell of it\nDETAIL:  .*$fault{$spoil}.*\nHINT:  .*drop table if exists outbox.$today, outbox.receipt_log/, 'and it is said why');
+}
+$node->safe_psql('spoilt', "alter table outbox.$today add column more text");
+is($node->psql('spoilt', q{select outbox.publish('a.done')}), 3, 'refused');
+$node->safe_psql('spoilt', sprintf('drop table if exists outbox.%1$s, outbox.%2$s', $today, $today =~ s/event/receipt/r));
+like($node->safe_psql('spoilt', q{select outbox.publish('a.done')}), qr/^[0-9a-f-]{36}$/, 'until they are dropped');
 $node->stop;
 done_testing();
