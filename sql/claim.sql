@@ -21,6 +21,18 @@ $$;
 create function claim.token(named text) returns uuid language sql as $$
     select token from outbox.lease where claim.event(named) = any (event_ids) order by lease_id desc limit 1
 $$;
+-- why a failure is refused, for its reader
+create function claim.why(token uuid, event_id uuid) returns text language plpgsql as $$
+declare
+    detail text;
+    hint text;
+begin
+    perform outbox.fail(token, event_id);
+    return 'it was not';
+exception when sqlstate 'OB001' then
+    get stacked diagnostics detail = pg_exception_detail, hint = pg_exception_hint;
+    return detail || ' ' || hint;
+end $$;
 -- claim all that can be had, in one or more leases
 create procedure claim.get(of text, most integer default 10, expected integer default null, lease interval default null) language plpgsql as $$
 declare
@@ -241,6 +253,8 @@ select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]
 select outbox.ack(claim.token('d1'), array[claim.event('d2'), claim.event('d3')]);
 select outbox.fail(claim.token('d1'), claim.event('d1'));
 \set VERBOSITY default
+-- and the answer says what has become of the event
+select claim.why(claim.token('d1'), id) from (values (claim.event('d1')), (claim.event('d3')), (gen_random_uuid())) v (id);
 select outbox.ack_one(claim.token('d1'), claim.event('d4'));
 select completed, settled, sign(progress_id) from outbox.lease_progress join outbox.lease using (lease_id)
 where claim.event('d1') = any (event_ids) order by settled;

@@ -129,8 +129,8 @@ select outbox.fail(:'t', :'e', '23505', error_message => 'secret');
 select attempts, error_code, error_message from outbox.review_required where subscription = 'ca s' and event_id = :'e';
 
 -- a new owner: none while somebody holds events
-set client_min_messages = error;
 select outbox.alter_subscription('ca s', handler => 'claim_arguments.nothing');
+set client_min_messages = error;
 select outbox.alter_subscription('ca paused', handler => 'claim_arguments.nothing');
 reset client_min_messages;
 select count(outbox.unsubscribe(s, force => true)) from unnest('{ca s,ca paused,ca handled}'::text[]) s;

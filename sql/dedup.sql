@@ -34,6 +34,11 @@ select outbox.publish('dd', '4', dedup_key => 'edge') <> :'second' as fourth;
 commit;
 select payload from outbox.event join outbox.dedup using (event_id) where dedup.event_type = 'dd' and dedup.dedup_key = 'edge';
 
+-- of the second one nothing is left: its key and time neither
+select outbox.publish('dd', '1', dedup_key => 'else', event_key => 'first') as first \gset
+select outbox.publish('dd', '1', dedup_key => 'else', event_key => 'second', deliver_at => '2100-01-01') = :'first' as same;
+select event_key, deliver_at from outbox.event where event_id = :'first';
+
 -- in one batch, and against what was there
 select outbox.publish('dd', '"b"', dedup_key => 'b1') as first \gset
 select n, id = :'first' as first, id = lag(id) over (order by n) as same_as_before

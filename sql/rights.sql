@@ -88,7 +88,7 @@ insert into rights_test.decision values
     ('grant_publisher', ''), ('grant_worker', ''), ('grant_operator', ''), ('grant_monitor', ''),
     ('revoke_publisher', ''), ('revoke_worker', ''), ('revoke_operator', ''), ('revoke_monitor', ''),
     ('reassert_grants', ''), ('announce_database', ''), ('count_exceptions', ''), ('tenant_support', ''), ('ago', ''), ('html', ''), ('id_time', ''), ('chart', ''),
-    ('tenant_is_visible', 'pwom'), ('event_is_visible', 'pwom'), ('sees_all_tenants', 'pwom'),
+    ('tenant_is_visible', 'pwom'), ('event_is_visible', 'pwom'), ('sees_all_tenants', 'pwom'), ('require_all_tenants', ''), ('check_report_times', ''),
     -- views
     ('delivery', 'om'), ('attempt', 'om'), ('review_required', 'om'), ('blocked_key', 'om'), ('subscription_status', 'om'), ('worker_status', 'om'),
     ('operator_log', 'om'), ('event_type', 'om'), ('metrics', 'om'), ('failure_metrics', 'om'), ('review_metrics', 'om'), ('server_metrics', 'om'), ('maintenance_status', 'om'),

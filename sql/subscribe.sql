@@ -104,6 +104,28 @@ select outbox.unsubscribe('st missing');
 set role outbox_test_super;
 select subscription, run_as, created_by, max_attempts from outbox.subscription where subscription in ('st own', 'st role') order by 1;
 
+-- who may change it is said as it is: by the role that it runs as or belongs to, or that was dropped
+create role outbox_test_leaver;
+select outbox.subscribe('st left', '{st.x}', run_as => 'outbox_test_leaver'), outbox.alter_subscription('st role', run_as => 'outbox_test_handler');
+set role outbox_test_subscriber;
+select outbox.alter_subscription('st left', max_attempts => 3);
+set role outbox_test_super;
+drop role outbox_test_leaver;
+set role outbox_test_subscriber;
+select outbox.alter_subscription('st left', max_attempts => 3);
+set role outbox_test_super;
+select outbox.unsubscribe('st left');
+
+-- lists are lists
+select outbox.subscribe('st y', '{{a,b},{c,d}}');
+select outbox.subscribe('st y', '{a}', permanent_errors => '{{a},{b}}');
+select outbox.alter_subscription('st role', reset => '{{lanes},{handler}}');
+select outbox.grant_publisher('outbox_test_subscriber', '{{a,b}}');
+select outbox.define_event_type('st.x', allowed_keys => '{{a,b}}');
+
+-- the schema keeps its name
+alter schema outbox rename to outbox_elsewhere;
+
 -- nobody has any of it by default
 select p.proname
 from pg_proc p

@@ -142,3 +142,13 @@ call outbox.drain(timeout => '-1 s');
 call outbox.drain(timeout => '25 h');
 call outbox.drain(timeout => null);
 select outbox.activate();
+
+-- of which time a report may be
+\set VERBOSITY terse
+select outbox.report('-infinity') is null;
+select outbox.report(to_time => 'infinity') is null;
+select outbox.report('1969-12-31 00:00+00', '2300-01-01') is null;
+select outbox.report('2020-01-02', '2020-01-01') is null;
+select outbox.report(outbox.clock() + interval '1 hour') is null;
+select outbox.report('2020-01-01', '2020-01-01') is null, outbox.report('1970-01-01 00:00+00', '2200-01-01 00:00+00') is null;
+\set VERBOSITY default

@@ -258,13 +258,19 @@ check_owner(const char *name, const Subscription *subscription, Oid caller)
 {
 	char	   *role_name = TextDatumGetCString(subscription->definition.values[DEF_RUN_AS]);
 	Oid			role = get_role_oid(role_name, true);
+	bool		gone = !OidIsValid(role);
+	const char *verb = subscription->definition.nulls[DEF_HANDLER] ? "belongs to" : "runs as";
 
-	if (OidIsValid(role) ? !outbox_compat_may_become(caller, role) : !superuser_arg(caller))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for subscription \"%s\"", name),
-				 errdetail("It runs as role \"%s\".", role_name),
-				 errhint("Members of that role may change or remove it.")));
+	if (gone ? superuser_arg(caller) : outbox_compat_may_become(caller, role))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for subscription \"%s\"", name),
+			 gone ? errdetail("It %s role \"%s\", which was dropped.", verb, role_name) :
+			 errdetail("It %s role \"%s\".", verb, role_name),
+			 gone ? errhint("A superuser gives it another role: outbox.alter_subscription(%s, run_as => '...').",
+							quote_literal_cstr(name)) :
+			 errhint("Members of that role may change or remove it.")));
 }
 
 /* ---------------------------------------------------------------- subscribe */
@@ -372,6 +378,7 @@ outbox_subscribe(PG_FUNCTION_ARGS)
 		}
 		made = insert_new(name, &definition, caller);
 	}
+	outbox_definition_warn(&definition);
 	outbox_session_leave(&session);
 	SPI_finish();
 	PG_RETURN_BOOL(made);
@@ -415,21 +422,14 @@ static void
 apply_resets(FunctionCallInfo fcinfo, OutboxDefinition *definition, Oid caller)
 {
 	Datum	   *names;
-	bool	   *nulls;
 	int			count;
 
 	if (PG_ARGISNULL(ALTER_RESET_ARGUMENT))
 		return;
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(ALTER_RESET_ARGUMENT), TEXTOID, -1, false, TYPALIGN_INT,
-					  &names, &nulls, &count);
+	deconstruct_array(outbox_operator_check_list(PG_GETARG_DATUM(ALTER_RESET_ARGUMENT), "reset"), TEXTOID, -1, false,
+					  TYPALIGN_INT, &names, NULL, &count);
 	for (int i = 0; i < count; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("reset must not contain nulls")));
 		outbox_definition_reset(definition, check_reset(fcinfo, TextDatumGetCString(names[i])), caller);
-	}
 }
 
 /* The definition as it shall be. */
@@ -547,6 +547,7 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 	OutboxDefinition definition;
 	StringInfoData differing;
 	OutboxSession session;
+	bool		check_handler;
 	bool		changed;
 
 	outbox_rights_require_operator(caller);
@@ -556,9 +557,9 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 		outbox_operator_report_unknown(name);
 	check_owner(name, &existing, caller);
 	get_altered_definition(fcinfo, &existing.definition, &definition, caller);
-	outbox_definition_check(&definition, caller, false,
-							differs_in(&existing.definition, &definition, DEF_HANDLER) ||
-							differs_in(&existing.definition, &definition, DEF_RUN_AS));
+	check_handler = differs_in(&existing.definition, &definition, DEF_HANDLER) ||
+		differs_in(&existing.definition, &definition, DEF_RUN_AS);
+	outbox_definition_check(&definition, caller, false, check_handler);
 	initStringInfo(&differing);
 	changed = !outbox_definition_equals(&existing.definition, &definition, &differing);
 	if (changed)
@@ -567,6 +568,8 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 		outbox_operator_record(caller, "alter_subscription", name, NULL, differing.data);
 		announce_change();
 	}
+	if (check_handler)
+		outbox_definition_warn(&definition);
 	outbox_session_leave(&session);
 	SPI_finish();
 	PG_RETURN_BOOL(changed);

@@ -183,7 +183,7 @@ mark_array(FunctionCallInfo fcinfo, OutboxClaimSettle *settle, ArrayType *ids, b
 		pg_uuid_t  *id = DatumGetUUIDP(elements[i]);
 
 		if (outbox_claim_settle_mark(settle, id) == CLAIM_RETURNED && !returned_too)
-			outbox_claim_settle_report_not_held(id);
+			outbox_claim_settle_report_not_held(id, CLAIM_RETURNED);
 	}
 }
 
@@ -235,7 +235,7 @@ outbox_ack_one(PG_FUNCTION_ARGS)
 	check_can_write("outbox.ack_one()");
 	outbox_claim_settle_open(&settle, token, false, GetUserId());
 	if (outbox_claim_settle_mark(&settle, event_id) == CLAIM_RETURNED)
-		outbox_claim_settle_report_not_held(event_id);
+		outbox_claim_settle_report_not_held(event_id, CLAIM_RETURNED);
 	PG_RETURN_BOOL(outbox_claim_settle_complete(&settle, message_id) > 0);
 }
 

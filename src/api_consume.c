@@ -1,8 +1,8 @@
 /*
  * api_consume.c - outbox.consume_once(): the receiver's side of messages that come from elsewhere.
  *
- * A row for each message, by the receiver's name and the message's id, in the transaction that holds
- * what the message makes: both are there after the commit, or neither.
+ * A row for each message, by the session's tenant, the receiver's name and the message's id, in the transaction that
+ * holds what the message makes: both are there after the commit, or neither.  Receivers are common to all roles.
  */
 #include "outbox.h"
 
@@ -14,6 +14,7 @@
 #include "first_row.h"
 #include "operator.h"
 #include "settings.h"
+#include "tenant.h"
 
 #define RECEIVER_MAX	200		/* bytes */
 
@@ -40,16 +41,17 @@ get_text(FunctionCallInfo fcinfo, int n, const char *name, int most)
 Datum
 outbox_consume_once(PG_FUNCTION_ARGS)
 {
-	Datum		values[3];
+	Datum		values[4];
 	OutboxFirstRow consumed;
 	bool		first;
 
 	PreventCommandDuringRecovery("outbox.consume_once()");
 	PreventCommandIfReadOnly("outbox.consume_once()");
 	PreventCommandIfParallelMode("outbox.consume_once()");
-	values[0] = get_text(fcinfo, 0, "receiver", RECEIVER_MAX);
-	values[1] = get_text(fcinfo, 1, "message_id", OUTBOX_ID_MAX);
-	values[2] = TimestampTzGetDatum(outbox_settings_now());
+	values[1] = get_text(fcinfo, 0, "receiver", RECEIVER_MAX);
+	values[2] = get_text(fcinfo, 1, "message_id", OUTBOX_ID_MAX);
+	values[0] = outbox_tenant_of_messages(GetUserId());
+	values[3] = TimestampTzGetDatum(outbox_settings_now());
 
 	outbox_first_row_open(&consumed, "consumed");
 	first = outbox_first_row_insert(&consumed, values);

@@ -11,14 +11,17 @@
 
 #include "fmgr.h"
 #include "nodes/supportnodes.h"
+#include "utils/builtins.h"
 #include "utils/uuid.h"
 
+#include "settings.h"
 #include "tenant.h"
 
 PG_FUNCTION_INFO_V1(outbox_tenant_support);
 PG_FUNCTION_INFO_V1(outbox_tenant_is_visible_sql);
 PG_FUNCTION_INFO_V1(outbox_event_is_visible);
 PG_FUNCTION_INFO_V1(outbox_sees_all_tenants);
+PG_FUNCTION_INFO_V1(outbox_require_all_tenants);
 PG_FUNCTION_INFO_V1(outbox_tenant_of);
 
 Datum
@@ -51,6 +54,19 @@ Datum
 outbox_sees_all_tenants(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(outbox_tenant_sees_all());
+}
+
+/* Pages of text have no rows to leave out: half of one would say that nothing is stuck. */
+Datum
+outbox_require_all_tenants(PG_FUNCTION_ARGS)
+{
+	if (!outbox_tenant_sees_all())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("%s tells of all tenants, and this session is of one", text_to_cstring(PG_GETARG_TEXT_PP(0))),
+				 errdetail("The setting \"%s\" names a tenant.", outbox_tenant_setting),
+				 errhint("Monitors, operators and the extension's owner call it where the setting is empty. The views outbox.delivery and outbox.review_required show a tenant its own deliveries.")));
+	PG_RETURN_BOOL(true);
 }
 
 /* Without asking whose it is; NULL when the session may not see it. */

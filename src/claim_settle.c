@@ -53,18 +53,34 @@ report_lost(void)
 			(errcode(ERRCODE_OUTBOX_LEASE_LOST),
 			 errmsg("the lease is lost"),
 			 errdetail("No lease has this token: it expired and its events were taken back, or it ended long ago."),
-			 errhint("Roll back what was done for its events; outbox.claim() hands them out again.")));
+			 errhint("Roll back what was done for its events; outbox.claim() hands out again what was not settled.")));
 }
 
 void
-outbox_claim_settle_report_not_held(const pg_uuid_t *event_id)
+outbox_claim_settle_report_not_held(const pg_uuid_t *event_id, OutboxClaimState state)
+{
+	char	   *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_OUTBOX_LEASE_LOST),
+			 errmsg("the lease does not hold event %s", id),
+			 state == CLAIM_COMPLETED ?
+			 errdetail("It is completed: it was acknowledged before.") :
+			 errdetail("It has failed or gone back since it was claimed, perhaps together with an earlier event of its key."),
+			 state == CLAIM_COMPLETED ?
+			 errhint("It does not come again. An operator has it delivered once more with outbox.replay().") :
+			 errhint("Roll back what was done for it; outbox.claim() hands it out again, unless it requires a review.")));
+}
+
+OUTBOX_NORETURN static void
+report_not_claimed(const pg_uuid_t *event_id)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OUTBOX_LEASE_LOST),
 			 errmsg("the lease does not hold event %s",
 					DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)))),
-			 errdetail("It was not claimed under this token, or it has failed or gone back since, perhaps together with an earlier event of its key."),
-			 errhint("Roll back what was done for it; outbox.claim() hands it out again.")));
+			 errdetail("It was not claimed under this token."),
+			 errhint("Settle each event with the token that outbox.claim() returned beside it.")));
 }
 
 static void
@@ -151,7 +167,7 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 		else
 			high = middle;
 	}
-	outbox_claim_settle_report_not_held(event_id);
+	report_not_claimed(event_id);
 }
 
 /* All that is held: what is not is nobody's business any more. */
@@ -251,7 +267,7 @@ check_still_held(OutboxClaimSettle *settle)
 	for (int i = 0; i < settle->lease.count; i++)
 	{
 		if (settle->marked[i] && settle->lease.events[i].state == CLAIM_RETURNED)
-			outbox_claim_settle_report_not_held(&settle->lease.events[i].event_id);
+			outbox_claim_settle_report_not_held(&settle->lease.events[i].event_id, CLAIM_RETURNED);
 	}
 }
 
@@ -541,7 +557,7 @@ bar_event(OutboxClaimSettle *settle, int index)
 	const OutboxClaimedEvent *event = &settle->lease.events[index];
 
 	if (!outbox_receipt_bar(settle->lease.subscription_id, &event->event_id, event->replay_no, &settle->patience))
-		outbox_claim_settle_report_not_held(&event->event_id);
+		outbox_claim_settle_report_not_held(&event->event_id, CLAIM_COMPLETED);
 }
 
 const char *
@@ -555,10 +571,10 @@ outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure
 	Outcome		outcome = {.started = true, .error_code = failure->code, .error_message = failure->message};
 
 	if (event->state != CLAIM_HELD)
-		outbox_claim_settle_report_not_held(&event_id);
+		outbox_claim_settle_report_not_held(&event_id, event->state);
 	bar_event(settle, index);
 	if (!take_exception(settle, event, &x))
-		outbox_claim_settle_report_not_held(&event_id);
+		outbox_claim_settle_report_not_held(&event_id, CLAIM_RETURNED);
 	verdict = outbox_failure_judge(settle->subscription, failure, DatumGetInt32(x.values[EX_ATTEMPTS]),
 								   pg_prng_double(&pg_global_prng_state));
 	outcome.review = verdict.review;

@@ -32,8 +32,8 @@ extern void outbox_claim_settle_open(OutboxClaimSettle *settle, const pg_uuid_t 
 extern OutboxClaimState outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id);
 extern void outbox_claim_settle_mark_all(OutboxClaimSettle *settle);
 
-/* raise OB001: the event is not held under the lease */
-OUTBOX_NORETURN extern void outbox_claim_settle_report_not_held(const pg_uuid_t *event_id);
+/* raise OB001: the event is not held under the lease any more, but in this state */
+OUTBOX_NORETURN extern void outbox_claim_settle_report_not_held(const pg_uuid_t *event_id, OutboxClaimState state);
 
 /* the marked ones are done; returns how many were not before.  message_id: text or 0 */
 extern int	outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id);

@@ -27,6 +27,7 @@
 #include "backoff.h"
 #include "definition.h"
 #include "extension.h"
+#include "operator.h"
 #include "pattern.h"
 #include "settings.h"
 
@@ -200,19 +201,12 @@ static char **
 read_texts(Datum array, const char *name, int *count)
 {
 	Datum	   *elements;
-	bool	   *nulls;
 	char	  **texts;
 
-	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, count);
+	deconstruct_array(outbox_operator_check_list(array, name), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, count);
 	texts = palloc(sizeof(char *) * Max(*count, 1));
 	for (int i = 0; i < *count; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not contain nulls", name)));
 		texts[i] = TextDatumGetCString(elements[i]);
-	}
 	return texts;
 }
 
@@ -446,12 +440,20 @@ check_handler_and_role(OutboxDefinition *definition, Oid caller)
 	function = find_handler(handler, schema_name, function_name, &schema);
 	check_function_kind(function, handler);
 	check_handler_privileges(handler, function, schema, role, role_name);
-	if (superuser_arg(role))
+	definition->values[DEF_HANDLER] = CStringGetTextDatum(handler);
+}
+
+void
+outbox_definition_warn(const OutboxDefinition *definition)
+{
+	char	   *role_name = TextDatumGetCString(definition->values[DEF_RUN_AS]);
+
+	if (!definition->nulls[DEF_HANDLER] && superuser_arg(get_role_oid(role_name, false)))
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
-				 errmsg("handler %s will run as superuser \"%s\"", handler, role_name),
+				 errmsg("handler %s will run as superuser \"%s\"",
+						TextDatumGetCString(definition->values[DEF_HANDLER]), role_name),
 				 errhint("Name a role that may do no more than the handler has to: run_as => '...'.")));
-	definition->values[DEF_HANDLER] = CStringGetTextDatum(handler);
 }
 
 /* ---------------------------------------------------------------- the whole */

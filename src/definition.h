@@ -50,6 +50,9 @@ extern void outbox_definition_reset(OutboxDefinition *definition, int column, Oi
  */
 extern void outbox_definition_check(OutboxDefinition *definition, Oid caller, bool is_new, bool check_handler);
 
+/* warn of what is allowed and yet seldom meant: a handler that will run as a superuser.  After it has been stored. */
+extern void outbox_definition_warn(const OutboxDefinition *definition);
+
 /* the patterns of an argument event_types, in their order: an error unless each is one and there is one; palloc'd */
 extern char **outbox_definition_read_patterns(Datum event_types, int *count);
 

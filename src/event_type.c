@@ -26,6 +26,7 @@
 #include "event_type.h"
 #include "extension.h"
 #include "guard.h"
+#include "operator.h"
 #include "pattern.h"
 #include "sensitive.h"
 
@@ -164,15 +165,14 @@ static char **
 read_list(OutboxTypeDefinition *definition, OutboxTypeColumn column, int *count)
 {
 	Datum	   *elements;
-	bool	   *nulls;
 	char	  **list;
 	int			n;
 
 	*count = 0;
 	if (definition->nulls[column])
 		return palloc0(sizeof(char *));
-	deconstruct_array(DatumGetArrayTypeP(definition->values[column]), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elements, &nulls, &n);
+	deconstruct_array(outbox_operator_check_list(definition->values[column], column_names[column]),
+					  TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
 	if (n > PATHS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -180,13 +180,7 @@ read_list(OutboxTypeDefinition *definition, OutboxTypeColumn column, int *count)
 				 errdetail("It has %d; at most %d are allowed.", n, PATHS_MAX)));
 	list = palloc(sizeof(char *) * Max(n, 1));
 	for (int i = 0; i < n; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not contain nulls", column_names[column])));
 		list[i] = TextDatumGetCString(elements[i]);
-	}
 	qsort(list, n, sizeof(char *), compare_strings);
 	for (int i = 0; i < n; i++)
 	{

@@ -24,10 +24,6 @@
 #include "payload.h"
 #include "settings.h"
 
-/* due times and times of facts lie between these: 1970-01-01 and 2200-01-01 */
-#define TIME_MIN	(-(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
-#define TIME_MAX	((int64) 73049 * USECS_PER_DAY)
-
 #define NO_CONTEXT	OUTBOX_CONTEXT_FIELDS
 
 /* W3C trace context: version, trace id, parent id, flags */
@@ -408,7 +404,7 @@ check_time(const OutboxDraft *draft, OutboxEventColumn column)
 	if (draft->nulls[column])
 		return;
 	value = DatumGetTimestampTz(draft->values[column]);
-	if (value < TIME_MIN || value > TIME_MAX)
+	if (value < OUTBOX_TIME_MIN || value > OUTBOX_TIME_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is out of range", column_names[column]),

@@ -52,6 +52,23 @@ outbox_operator_get_subscription(FunctionCallInfo fcinfo, int n)
 	return name;
 }
 
+ArrayType  *
+outbox_operator_check_list(Datum value, const char *name)
+{
+	ArrayType  *list = DatumGetArrayTypeP(value);
+
+	if (ARR_NDIM(list) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be a plain list", name),
+				 errdetail("It is an array of %d dimensions.", ARR_NDIM(list))));
+	if (array_contains_nulls(list))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not contain nulls", name)));
+	return list;
+}
+
 void
 outbox_operator_report_unknown(const char *subscription)
 {

@@ -8,12 +8,16 @@
 #include "outbox.h"
 
 #include "fmgr.h"
+#include "utils/array.h"
 
 /* argument n, a subscription's name: an error unless it is one; palloc'd */
 extern char *outbox_operator_get_subscription(FunctionCallInfo fcinfo, int n);
 
 /* argument n, which must not be null */
 extern Datum outbox_operator_get_required(FunctionCallInfo fcinfo, int n, const char *name);
+
+/* a list, as an argument of that name: 22023 for an array of more dimensions, 22004 when it has a null */
+extern ArrayType *outbox_operator_check_list(Datum value, const char *name);
 
 /* raise 42704 */
 OUTBOX_NORETURN extern void outbox_operator_report_unknown(const char *subscription);

@@ -37,6 +37,10 @@
 #define OUTBOX_LANES_MAX			1024
 #define OUTBOX_BATCH_SIZE_MAX		10000
 
+/* due times, times of facts and of reports lie between these */
+#define OUTBOX_TIME_MIN	(-(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)	/* 1970-01-01 */
+#define OUTBOX_TIME_MAX	((int64) 73049 * USECS_PER_DAY) /* 2200-01-01 */
+
 /* columns of outbox.event_log; the first OUTBOX_EVENT_COLUMNS are outbox.event */
 typedef enum OutboxEventColumn
 {

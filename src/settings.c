@@ -134,16 +134,13 @@ define_context_settings(void)
 
 /* ---------------------------------------------------------------- tenants */
 
-/* A name of two words or more, as an application may choose one; of ours only the tenant's own. */
+/* Words of letters, digits, "_" and "$", joined by dots, two or more, as PostgreSQL takes names of custom settings. */
 static bool
-check_tenant_setting(char **newval, void **extra, GucSource source)
+is_custom_name(const char *name)
 {
-	const char *name = *newval;
 	bool		begins = true;
 	bool		custom = false;
 
-	if (name[0] == '\0' || strcmp(name, "outbox.tenant_id") == 0)
-		return true;
 	for (const char *c = name; *c != '\0'; c++)
 	{
 		bool		letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_';
@@ -155,7 +152,28 @@ check_tenant_setting(char **newval, void **extra, GucSource source)
 		else
 			return false;
 	}
-	return custom && !begins && pg_strncasecmp(name, "outbox.", strlen("outbox.")) != 0;
+	return custom && !begins;
+}
+
+/* As an application may choose one; of ours only the tenant's own. */
+static bool
+check_tenant_setting(char **newval, void **extra, GucSource source)
+{
+	const char *name = *newval;
+
+	if (name[0] == '\0' || strcmp(name, "outbox.tenant_id") == 0)
+		return true;
+	if (!is_custom_name(name))
+	{
+		GUC_check_errdetail("It must be the name of a setting in two or more parts, such as app.tenant_id, or empty.");
+		return false;
+	}
+	if (pg_strncasecmp(name, "outbox.", strlen("outbox.")) == 0)
+	{
+		GUC_check_errdetail("Of the settings of outbox only outbox.tenant_id can name the tenant.");
+		return false;
+	}
+	return true;
 }
 
 bool

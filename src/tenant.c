@@ -1,7 +1,7 @@
 /*
  * tenant.c - whose an event is, where a setting tells the tenant of a session.
  *
- * The rule, the same in publish() and in the views (api_tenant.c): a session whose setting has a value is that
+ * The rule, the same in publish(), in consume_once() and in the views (api_tenant.c): a session whose setting has a value is that
  * tenant's, whoever it is.  Without a value it is of all tenants when its role is one that works or watches all
  * of them, and else of none: then it publishes nothing and sees nothing.  So who forgets to set
  * it gets an error, and nobody's rows.
@@ -25,13 +25,13 @@ is_text(Datum value, const char *string)
 }
 
 static void
-refuse_without_tenant(Oid role)
+refuse_without_tenant(Oid role, const char *what)
 {
 	if (!outbox_settings_has_tenants() || outbox_rights_spans_tenants(role, true))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_OUTBOX_REFUSED),
-			 errmsg("setting \"%s\" must name the tenant of the events", outbox_tenant_setting),
+			 errmsg("setting \"%s\" must name the tenant of the %s", outbox_tenant_setting, what),
 			 errhint("The connection layer sets it once per transaction.")));
 }
 
@@ -44,7 +44,7 @@ outbox_tenant_apply(Oid role, OutboxDraft *draft)
 
 	if (tenant == NULL)
 	{
-		refuse_without_tenant(role);
+		refuse_without_tenant(role, "events");
 		return;
 	}
 	if (given ? !is_text(draft->values[EV_TENANT_ID], tenant) : context != NULL && strcmp(context, tenant) != 0)
@@ -55,6 +55,21 @@ outbox_tenant_apply(Oid role, OutboxDraft *draft)
 				 errhint("Leave tenant_id out.")));
 	draft->values[EV_TENANT_ID] = CStringGetTextDatum(tenant);
 	draft->nulls[EV_TENANT_ID] = false;
+}
+
+Datum
+outbox_tenant_of_messages(Oid role)
+{
+	const char *tenant = outbox_settings_tenant();
+
+	if (tenant == NULL)
+		refuse_without_tenant(role, "messages");
+	else if (strlen(tenant) > OUTBOX_CONTEXT_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUTBOX_REFUSED),
+				 errmsg("the tenant of this session is too long"),
+				 errdetail("It has %zu bytes; at most %d are allowed.", strlen(tenant), OUTBOX_CONTEXT_MAX)));
+	return CStringGetTextDatum(tenant == NULL ? "" : tenant);
 }
 
 bool

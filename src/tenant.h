@@ -11,6 +11,12 @@
  */
 extern void outbox_tenant_apply(Oid role, OutboxDraft *draft);
 
+/*
+ * Whose the messages are that this session takes from elsewhere: its tenant as text, empty for none; OB002 when it
+ * names none and the role is not one of all tenants.
+ */
+extern Datum outbox_tenant_of_messages(Oid role);
+
 /* may this session see what is the tenant's?  tenant: text, empty for none, or 0 */
 extern bool outbox_tenant_is_visible(Datum tenant);
 

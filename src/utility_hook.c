@@ -7,6 +7,7 @@
  * meet our processes' locks.  So the database is barred, its processes are stopped,
  * and PostgreSQL does the rest.  The end of the transaction, whichever it is, lifts
  * the bar and tells the launcher, which finds out what has become of the database.
+ * One statement is refused: renaming the schema.
  *
  * A statement that its caller is not allowed to run stops nothing.  Whether it
  * may run otherwise is left to PostgreSQL, with its own messages.
@@ -50,6 +51,7 @@ static void clear_the_way(Node *statement, ProcessUtilityContext context);
 static void clear_for_drop_database(const char *name);
 static void clear_for_alter_database(AlterDatabaseStmt *statement);
 static void clear_for_rename(RenameStmt *statement);
+static void refuse_our_schema(const char *name);
 static void clear_for_create_database(CreatedbStmt *statement);
 static void clear_for_drop(DropStmt *statement);
 static void clear_for_drop_owned(DropOwnedStmt *statement);
@@ -152,6 +154,21 @@ clear_for_rename(RenameStmt *statement)
 {
 	if (statement->renameType == OBJECT_DATABASE)
 		clear_owned_database(statement->subname);
+	else if (statement->renameType == OBJECT_SCHEMA)
+		refuse_our_schema(statement->subname);
+}
+
+/* PostgreSQL keeps an extension from changing its schema, but not the schema its name. */
+static void
+refuse_our_schema(const char *name)
+{
+	OutboxExtension extension;
+
+	if (strcmp(name, OUTBOX_SCHEMA) == 0 && outbox_extension_lookup(&extension))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("schema \"%s\" cannot be renamed", OUTBOX_SCHEMA),
+				 errdetail("The extension finds its tables and functions by that name.")));
 }
 
 /* ALLOW_CONNECTIONS and IS_TEMPLATE decide whether a database is served. */

@@ -353,12 +353,13 @@ create table outbox.dedup (
 comment on table outbox.dedup is 'Keys of publishers that may repeat themselves, within outbox.dedup_window. tenant_id is '''' for none.';
 
 create table outbox.consumed (
+    tenant_id text collate "C" not null,
     receiver text collate "C" not null,
     message_id text collate "C" not null,
     consumed_at timestamptz not null,
-    primary key (receiver, message_id)
+    primary key (tenant_id, receiver, message_id)
 );
-comment on table outbox.consumed is 'Messages from elsewhere that a receiver has had, kept as long as receipts.';
+comment on table outbox.consumed is 'Messages from elsewhere that a receiver has had, kept as long as receipts. tenant_id is '''' for none.';
 
 create table outbox.event_type_definition (
     event_type text collate "C" not null,

@@ -60,3 +60,12 @@ as 'MODULE_PATHNAME', 'outbox_sees_all_tenants';
 revoke all on function outbox.sees_all_tenants() from public;
 comment on function outbox.sees_all_tenants() is
 'Internal: whether this session may see what is of no tenant in particular.';
+
+create function outbox.require_all_tenants(function_name text)
+returns boolean
+language c
+volatile parallel safe
+as 'MODULE_PATHNAME', 'outbox_require_all_tenants';
+revoke all on function outbox.require_all_tenants(text) from public;
+comment on function outbox.require_all_tenants(text) is
+'Internal: raises 42501 in a session of one tenant, in the name of a function that tells of all tenants together; else true.';

@@ -19,6 +19,6 @@ as 'MODULE_PATHNAME', 'outbox_consume_once';
 revoke all on function outbox.consume_once(text, text) from public;
 comment on function outbox.consume_once(text, text) is
 'For messages that come from elsewhere and may come again: true the first time only, in the caller''s transaction. Call it before what the message makes, and leave that when it is false. A rollback, also to a savepoint, takes it back. While another transaction has the same message open, it waits for that one: false when it commits, true when it rolls back. The same at every isolation level, also when the caller''s snapshot is older than the first time.
-receiver: whose messages these are, 1-200 bytes. message_id: as the sender gave it, 1-512 bytes; both compare byte by byte. A message is remembered for as long as receipts are kept.
+receiver: whose messages these are, 1-200 bytes. message_id: as the sender gave it, 1-512 bytes; both compare byte by byte. Under outbox.tenant_setting each tenant has receivers of its own. A name is common to all roles that may call this function: whoever names a receiver and a message takes it. A message is remembered for as long as receipts are kept.
 Two transactions that take the same two messages in opposite order can deadlock, as with any unique key (40P01, and one of them is to be done again): take one message in a transaction, or several in the order of their ids.
-Errors: 22004 an argument is null; 22023 it is empty or too long; 25006 in a read-only transaction.';
+Errors: 22004 an argument is null; 22023 it is empty or too long; OB002 outbox.tenant_setting names no tenant, and the role is not one of all tenants; 25006 in a read-only transaction.';

@@ -18,6 +18,7 @@ returns setof text
 language sql volatile
 security definer set search_path = pg_catalog, pg_temp
 begin atomic
+    select outbox.require_all_tenants('outbox.status()');
     with server as materialized (
         select * from outbox.server_metrics
     ), subscription as materialized (
@@ -128,4 +129,4 @@ begin atomic
 end;
 revoke all on function outbox.status() from public;
 comment on function outbox.status() is
-'One page of text for a person: what runs, how each subscription stands, what is stuck and since when, and the next thing to do, the most urgent first. Cost: that of outbox.subscription_status.';
+'One page of text for a person: what runs, how each subscription stands, what is stuck and since when, and the next thing to do, the most urgent first. Cost: that of outbox.subscription_status. Errors: 42501 in a session of one tenant (outbox.tenant_setting).';

@@ -43,15 +43,22 @@ end;
 revoke all on function outbox.chart(text, text, timestamptz[], float8[]) from public;
 comment on function outbox.chart(text, text, timestamptz[], float8[]) is 'Internal: a bar chart as SVG.';
 
+create function outbox.check_report_times(from_time timestamptz, to_time timestamptz)
+returns boolean
+language c volatile
+as 'MODULE_PATHNAME', 'outbox_check_report_times';
+revoke all on function outbox.check_report_times(timestamptz, timestamptz) from public;
+comment on function outbox.check_report_times(timestamptz, timestamptz) is 'Internal: raises 22023 unless a report can be of these times (null: not given); else true.';
+
 create function outbox.report(from_time timestamptz default null, to_time timestamptz default null)
 returns text
 language sql volatile
 security definer set search_path = pg_catalog, pg_temp
 begin atomic
+    select outbox.require_all_tenants('outbox.report()'), outbox.check_report_times(from_time, to_time);
     with span as materialized (
         select least(coalesce(from_time, until_at - interval '1 day'), until_at - interval '1 minute') as from_at, until_at
         from (select coalesce(to_time, outbox.clock()) as until_at) given
-        where outbox.sees_all_tenants() -- a session of one tenant gets no page
     ), bucket as materialized (
         select n, from_at + (until_at - from_at) / 48 * (n - 1) as at, extract(epoch from (until_at - from_at) / 48) as seconds
         from span, generate_series(1, 48) as n
@@ -131,4 +138,5 @@ end;
 revoke all on function outbox.report(timestamptz, timestamptz) from public;
 comment on function outbox.report(timestamptz, timestamptz) is
 'A report as one HTML page that needs nothing else: throughput, delays, backlog, failures by code, what is to be reviewed, what upkeep removed and what it keeps. No payloads. from_time: default a day before to_time; to_time: default now. For a file: psql -Atc "select outbox.report()" > report.html.
-Cost: reads the receipts, and the whole segments, of that time.';
+Cost: reads the receipts, and the whole segments, of that time.
+Errors: 22023 from_time after to_time, or a time that is not between the years 1970 and 2200; 42501 in a session of one tenant (outbox.tenant_setting).';
