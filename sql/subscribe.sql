@@ -293,13 +293,14 @@ insert into outbox.delivery_exception (subscription_id, event_id, lane, position
     select subscription_id, gen_random_uuid(), 0, 1, 'REVIEW_REQUIRED', 1 from outbox.subscription where subscription = 'st batch';
 insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at)
     select subscription_id, 0, '', 'k', gen_random_uuid(), 1, now() from outbox.subscription where subscription = 'st batch';
-insert into outbox.parked select gate_id, 2, gen_random_uuid() from outbox.gate where event_key = 'k';
+select gate_id as gate from outbox.gate where subscription_id = :id \gset
+insert into outbox.parked values (:gate, 2, gen_random_uuid());
 select outbox.unsubscribe('st batch', force => true);
 select (select count(*) from outbox.lane where subscription_id = s) + (select count(*) from outbox.lane_entry where subscription_id = s)
      + (select count(*) from outbox.lane_cursor where subscription_id = s) + (select count(*) from outbox.delayed where subscription_id = s)
      + (select count(*) from outbox.delivery_exception where subscription_id = s) + (select count(*) from outbox.gate where subscription_id = s)
      + (select count(*) from outbox.subscription_state where subscription_id = s)
-     + (select count(*) from outbox.parked p where not exists (select from outbox.gate g where g.gate_id = p.gate_id)) as left_over
+     + (select count(*) from outbox.parked where gate_id = :gate) as left_over
 from (select :id) m (s);
 select outbox.unsubscribe('st batch');
 rollback;
