@@ -147,6 +147,7 @@ insert into trial (breaks, statement) values
     ('subscription_batch_size_check', 'update outbox.subscription set batch_size = 10001'),
     ('subscription_on_review_check', 'update outbox.subscription set on_review = ''skip'''),
     ('subscription_first_lane_check', 'update outbox.subscription set first_lane = -1'),
+    ('subscription_ordered_from_check', 'update outbox.subscription set ordered_from = -1'),
     ('subscription_state_pkey', pg_temp.again('outbox.subscription_state', 'subscription_id = s')),
     ('lane_pkey', pg_temp.again('outbox.lane', 'subscription_id = s and lane = 1')),
     ('lane_token_key', pg_temp.again('outbox.lane', 'subscription_id = s and lane = 0', '{"lane": 99}')),

@@ -102,8 +102,9 @@ static OutboxStatement clear_incomplete = {
 };
 
 static OutboxStatement update_first_lane = {
-	"update outbox.subscription set first_lane = $2 where subscription_id = $1",
-	2, {INT4OID, INT4OID}
+	"update outbox.subscription set first_lane = $2, ordered_from = case when $3 then $2 else ordered_from end"
+	" where subscription_id = $1",
+	3, {INT4OID, INT4OID, BOOLOID}
 };
 
 static OutboxStatement insert_state = {
@@ -462,12 +463,13 @@ differs_in(const OutboxDefinition *a, const OutboxDefinition *b, int column)
 
 /*
  * Where keys go changes with the lanes and the ordering: new events go to new
- * lanes, which are worked when the old ones are drained.
+ * lanes, which are worked when the old ones are drained.  In lanes that were filled without order a key is in
+ * several: it has none there, when the order of keys begins.
  */
 static void
-begin_generation(int32 id, int lanes)
+begin_generation(int32 id, int lanes, bool order_begins)
 {
-	Datum		values[2] = {Int32GetDatum(id)};
+	Datum		values[3] = {Int32GetDatum(id), 0, BoolGetDatum(order_begins)};
 	bool		isnull;
 	int64		highest;
 
@@ -530,7 +532,9 @@ update_definition(int32 id, const OutboxDefinition *old, const OutboxDefinition 
 		hand_over_lanes(id);
 	(void) outbox_store_run(&update_subscription, values, nulls, 0);
 	if (differs_in(old, definition, DEF_LANES) || differs_in(old, definition, DEF_ORDERING))
-		begin_generation(id, DatumGetInt32(definition->values[DEF_LANES]));
+		begin_generation(id, DatumGetInt32(definition->values[DEF_LANES]),
+						 differs_in(old, definition, DEF_ORDERING) &&
+						 strcmp(TextDatumGetCString(definition->values[DEF_ORDERING]), "key") == 0);
 	if (differs_in(old, definition, DEF_ON_REVIEW) &&
 		strcmp(TextDatumGetCString(definition->values[DEF_ON_REVIEW]), "block") == 0)
 		close_gates(id);

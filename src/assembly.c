@@ -42,11 +42,11 @@ waits_at_gate(OutboxBatch *batch, OutboxEventReader *events, OutboxDelivery *d)
 {
 	TupleTableSlot *event;
 
-	if (!d->lane->has_gate || !batch->subscription->ordered)
+	if (!d->lane->has_gate || !outbox_subscription_orders(batch->subscription, d->lane->lane))
 		return false;
 	if (!outbox_batch_read_event(events, &d->event_id, &d->tid, &event))
 		return false;
-	outbox_batch_read_key(batch->subscription, event, d);
+	outbox_batch_read_key(batch->subscription, d->lane->lane, event, d);
 	return d->event_key != NULL &&
 		outbox_settle_find_gate(d->lane, d->tenant_id, d->event_key, &d->gate_id);
 }

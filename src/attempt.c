@@ -38,7 +38,7 @@ record_failure(OutboxRound *round, OutboxBatch *batch, OutboxDelivery *d)
 		{
 			reader = outbox_batch_open_reader(NULL);
 			if (outbox_batch_read_event(reader, &d->event_id, NULL, &event))
-				outbox_batch_read_key(round->subscription, event, d);
+				outbox_batch_read_key(round->subscription, d->lane->lane, event, d);
 			outbox_batch_close_reader(reader);
 			if (batch->source == BATCH_FROM_LANES)
 				outbox_batch_park_before(batch, d);

@@ -165,14 +165,14 @@ outbox_batch_close_reader(OutboxEventReader *reader)
 }
 
 void
-outbox_batch_read_key(const OutboxSubscription *s, TupleTableSlot *event, OutboxDelivery *d)
+outbox_batch_read_key(const OutboxSubscription *s, int32 lane, TupleTableSlot *event, OutboxDelivery *d)
 {
 	bool		isnull;
 	Datum		value = slot_getattr(event, EV_TENANT_ID + 1, &isnull);
 
 	d->tenant_id = isnull ? pstrdup("") : TextDatumGetCString(value);
 	value = slot_getattr(event, EV_EVENT_KEY + 1, &isnull);
-	d->event_key = isnull || !s->ordered ? NULL : TextDatumGetCString(value);
+	d->event_key = isnull || !outbox_subscription_orders(s, lane) ? NULL : TextDatumGetCString(value);
 }
 
 /* ---------------------------------------------------------------- receipts */

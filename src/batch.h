@@ -79,6 +79,6 @@ extern bool outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *
 extern void outbox_batch_close_reader(OutboxEventReader *reader);
 
 /* tenant and key of a delivery, from its event */
-extern void outbox_batch_read_key(const OutboxSubscription *s, TupleTableSlot *event, OutboxDelivery *d);
+extern void outbox_batch_read_key(const OutboxSubscription *s, int32 lane, TupleTableSlot *event, OutboxDelivery *d);
 
 #endif							/* OUTBOX_BATCH_H */

@@ -168,7 +168,8 @@ take_lane(Claim *claim)
 	if (!outbox_claimable_has_work(view, claim->at) || !outbox_claimable_is_free(view, claim->at, &before, &expires_at) ||
 		!lock_lane(claim) || !is_admitted(claim))
 		return false;
-	if (claim->s->ordered && outbox_claim_lease_of_lane(claim->s->id, claim->at->lane) != before &&
+	if (outbox_subscription_orders(claim->s, claim->at->lane) &&
+		outbox_claim_lease_of_lane(claim->s->id, claim->at->lane) != before &&
 		!outbox_claimable_is_free(view, claim->at, &newest, &expires_at))
 		return false;
 	claim->at->cursor = claim->at->reached = outbox_claimable_cursor(view, claim->at);
@@ -432,7 +433,7 @@ park_at_gate(Claim *claim, const OutboxClaimedEvent *entry, const ItemPointerDat
 
 	if (!outbox_batch_read_event(claim->reader, &entry->event_id, tid, &event))
 		return false;
-	outbox_batch_read_key(claim->s, event, &d);
+	outbox_batch_read_key(claim->s, claim->at->lane, event, &d);
 	if (d.event_key == NULL)
 		return false;
 	key.tenant_id = CStringGetTextDatum(d.tenant_id);
@@ -477,7 +478,7 @@ take_entries(Claim *claim)
 	if (!has_room(claim))
 		return;
 	/* now that the lane is ours: whoever had it before may have left a gate */
-	gated = claim->s->ordered &&
+	gated = outbox_subscription_orders(claim->s, claim->at->lane) &&
 		outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, claim->s->id, claim->at->lane);
 	claim->at->cursor = claim->at->reached;
 	outbox_claimable_begin_entries(&scan, &dirty, &claim->view, claim->at);
@@ -521,7 +522,7 @@ work_lane(Claim *claim)
 	if (claim->view.any_ended)
 	{
 		outbox_exception_sweep(claim->s, claim->at->lane);
-		claim->view.any_open_gate = claim->s->ordered && outbox_claimable_has_row("gate", "gate_open", claim->s->id, -1);
+		claim->view.any_open_gate = outbox_claimable_has_row("gate", "gate_open", claim->s->id, -1);
 	}
 	claim->quota = share(claim);
 	take_due(claim, false);
@@ -588,9 +589,9 @@ write_claim(Claim *claim)
 		return;
 	claim->lease.lease_id = outbox_claim_lease_draw();
 	start_due(claim);
-	for (int i = 0; claim->s->ordered && i < claim->view.nlanes; i++)
+	for (int i = 0; i < claim->view.nlanes; i++)
 	{
-		if (claim->view.lanes[i].taken > 0)
+		if (claim->view.lanes[i].taken > 0 && outbox_subscription_orders(claim->s, claim->view.lanes[i].lane))
 			outbox_claim_lease_hold_lane(claim->s->id, claim->view.lanes[i].lane, claim->lease.lease_id);
 	}
 	outbox_claim_lease_append(&claim->lease);

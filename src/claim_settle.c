@@ -368,7 +368,7 @@ read_key(OutboxClaimSettle *settle, const OutboxClaimedEvent *event)
 
 	if (outbox_batch_read_event(reader, &event->event_id, NULL, &slot))
 	{
-		outbox_batch_read_key(settle->subscription, slot, &d);
+		outbox_batch_read_key(settle->subscription, event->lane, slot, &d);
 		key.tenant_id = CStringGetTextDatum(d.tenant_id);
 		if (d.event_key != NULL && event->position > 0)
 			key.event_key = CStringGetTextDatum(d.event_key);

@@ -76,7 +76,7 @@ outbox_claimable_view(OutboxClaimView *view, const OutboxSubscription *s, Timest
 	view->any_retry = outbox_claimable_has_row("delivery_exception", "delivery_exception_live_due", s->id, -1);
 	view->any_replay = outbox_claimable_has_row("delivery_exception", "delivery_exception_replay_due", s->id, -1);
 	view->any_ended = outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", s->id, -1);
-	view->any_open_gate = s->ordered && outbox_claimable_has_row("gate", "gate_open", s->id, -1);
+	view->any_open_gate = outbox_claimable_has_row("gate", "gate_open", s->id, -1);
 }
 
 /* ---------------------------------------------------------------- a lane */
@@ -163,7 +163,7 @@ bool
 outbox_claimable_is_free(const OutboxClaimView *view, const OutboxClaimLane *lane, int64 *newest, TimestampTz *expires_at)
 {
 	*newest = 0;
-	if (!view->s->ordered)
+	if (!outbox_subscription_orders(view->s, lane->lane))
 		return true;
 	*newest = outbox_claim_lease_of_lane(view->s->id, lane->lane);
 	return *newest == 0 || !outbox_claim_lease_is_open(*newest, expires_at);

@@ -248,7 +248,7 @@ start_next_entry(OutboxRound *round, OutboxLane *lane, OutboxDelivery *d)
 		found = outbox_batch_read_event(reader, &d->event_id, NULL, &event);
 		if (found)
 		{
-			outbox_batch_read_key(round->subscription, event, d);
+			outbox_batch_read_key(round->subscription, lane->lane, event, d);
 			found = start_or_park(round, d);
 		}
 		else

@@ -31,7 +31,7 @@ static Oid	cache_relid = InvalidOid;
 static uint64 cache_version = 0;
 
 static OutboxStatement select_all = {
-	"select subscription_id, subscription, event_types, handler, run_as, ordering, on_review, paused, lanes, first_lane,"
+	"select subscription_id, subscription, event_types, handler, run_as, ordering, on_review, paused, lanes, first_lane, ordered_from,"
 	" max_attempts, batch_size, backoff_base, backoff_factor, backoff_max, lease_duration, handler_timeout,"
 	" start_at, permanent_errors, transient_errors, seam::text, seam_xid::text, seam_incarnation"
 	" from outbox.subscription order by subscription_id"
@@ -79,23 +79,24 @@ read_subscription(OutboxSubscription *s, uint64 row)
 	s->paused = DatumGetBool(FIELD(8));
 	s->lanes = DatumGetInt32(FIELD(9));
 	s->first_lane = DatumGetInt32(FIELD(10));
-	s->max_attempts = DatumGetInt32(FIELD(11));
-	s->batch_size = DatumGetInt32(FIELD(12));
-	s->backoff_base = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(13)));
-	s->backoff_factor = DatumGetFloat8(FIELD(14));
-	s->backoff_max = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(15)));
-	s->lease_duration = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(16)));
-	s->handler_timeout = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(17)));
-	value = FIELD(18);
+	s->ordered_from = DatumGetInt32(FIELD(11));
+	s->max_attempts = DatumGetInt32(FIELD(12));
+	s->batch_size = DatumGetInt32(FIELD(13));
+	s->backoff_base = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(14)));
+	s->backoff_factor = DatumGetFloat8(FIELD(15));
+	s->backoff_max = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(16)));
+	s->lease_duration = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(17)));
+	s->handler_timeout = outbox_backoff_interval_us(DatumGetIntervalP(FIELD(18)));
+	value = FIELD(19);
 	s->has_start_at = !isnull;
 	s->start_at = isnull ? 0 : DatumGetTimestampTz(value);
-	value = FIELD(19);
-	s->permanent_errors = read_array(value, isnull, &s->npermanent);
 	value = FIELD(20);
+	s->permanent_errors = read_array(value, isnull, &s->npermanent);
+	value = FIELD(21);
 	s->transient_errors = read_array(value, isnull, &s->ntransient);
-	s->seam = outbox_snapshot_parse(outbox_store_text(row, 21));
-	s->seam_xid = strtou64(outbox_store_text(row, 22), NULL, 10);
-	s->seam_incarnation = DatumGetInt32(FIELD(23));
+	s->seam = outbox_snapshot_parse(outbox_store_text(row, 22));
+	s->seam_xid = strtou64(outbox_store_text(row, 23), NULL, 10);
+	s->seam_incarnation = DatumGetInt32(FIELD(24));
 #undef FIELD
 }
 

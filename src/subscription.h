@@ -22,6 +22,7 @@ typedef struct OutboxSubscription
 	bool		paused;
 	int			lanes;
 	int			first_lane;		/* of the routing generation for new entries */
+	int			ordered_from;	/* lanes below were filled while no order was kept */
 	int			max_attempts;
 	int			batch_size;
 	int64		backoff_base;	/* us */
@@ -39,6 +40,13 @@ typedef struct OutboxSubscription
 	uint64		seam_xid;
 	int			seam_incarnation;
 } OutboxSubscription;
+
+/* Does this lane keep the order of keys? */
+static inline bool
+outbox_subscription_orders(const OutboxSubscription *s, int32 lane)
+{
+	return s->ordered && lane >= s->ordered_from;
+}
 
 /* all of them by id; valid until the next call; needs a transaction */
 extern int	outbox_subscription_all(OutboxSubscription **subscriptions);

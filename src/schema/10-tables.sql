@@ -114,13 +114,14 @@ create table outbox.subscription (
     run_as text collate "C",
     paused boolean not null default false,
     first_lane integer not null default 0 check (first_lane >= 0),
+    ordered_from integer not null default 0 check (ordered_from >= 0),
     seam pg_snapshot not null,
     seam_xid xid8 not null,
     seam_incarnation integer not null,
     created_at timestamptz not null,
     created_by text collate "C" not null
 );
-comment on table outbox.subscription is 'Definitions of the subscriptions. seam and seam_xid: the snapshot and transaction of subscribe(); events that it does not see belong to the subscription.';
+comment on table outbox.subscription is 'Definitions of the subscriptions. seam and seam_xid: the snapshot and transaction of subscribe(); events that it does not see belong to the subscription. first_lane: the first of the lanes that new events go to. ordered_from: from which lane on ordering ''key'' holds; those below were filled without.';
 
 -- What changes while a subscription works, apart from its definition.
 create table outbox.subscription_state (
