@@ -272,9 +272,31 @@ begin
 end
 $$;
 create sequence deliver_retries.conflicts;
+-- Each worker that has the lane gives its three: so that there is one, the other one is kept busy.
+create function deliver_retries.hold(e outbox.event) returns void language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(hashtext('deliver_retries.hold'));
+end
+$$;
 set client_min_messages = error;
 select outbox.subscribe('dr conflicts', '{dr.conflicts}', handler => 'deliver_retries.handler', backoff_base => '1 ms');
+select outbox.subscribe('dr hold', '{dr.hold}', handler => 'deliver_retries.hold', handler_timeout => '10 min');
 reset client_min_messages;
+select pg_advisory_lock(hashtext('deliver_retries.hold')) is not null as locked;
+select count(deliver_retries.publish('dr.hold', '{"name": "hold"}')) as held from generate_series(2, current_setting('outbox.workers')::integer);
+create function deliver_retries.wait_until_busy() returns boolean language plpgsql as $$
+begin
+    for i in 1 .. 2000 loop
+        if exists (select from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())
+            and objid = hashtext('deliver_retries.hold')::bigint & 4294967295) then
+            return true;
+        end if;
+        perform pg_sleep(0.01);
+    end loop;
+    return false;
+end
+$$;
+select deliver_retries.wait_until_busy() as busy;
 select deliver_retries.publish('dr.conflicts', '{"name": "1 three", "times": 3, "code": "40001"}');
 call outbox.drain('{dr conflicts}');
 select setval('deliver_retries.conflicts', 1, false);
@@ -287,6 +309,8 @@ call outbox.drain('{dr conflicts}');
 select setval('deliver_retries.conflicts', 1, false);
 select deliver_retries.publish('dr.conflicts', '{"name": "4 eight", "times": 8, "code": "40001"}');
 call outbox.drain('{dr conflicts}');
+select pg_advisory_unlock(hashtext('deliver_retries.hold')) as unlocked;
+call outbox.drain('{dr hold}');
 select name, status, attempts, effects, failed from deliver_retries.outcome where subscription = 'dr conflicts' order by name;
 
 -- of a batch, the bad event pays alone: no other loses an attempt, and each has one effect

@@ -74,9 +74,6 @@ my ($rc, $err) = maintain();
 is($rc, 0, 'beside a dump: no error');
 like(status('events', 'kept_why'), qr/another session uses it/, 'its segments stay');
 is(is_there('t.old'), '400', 'with their events');
-$dumped .= $_ while <$dump>;
-ok(close $dump, 'the dump ends well');
-is(() = $dumped =~ /\tt\.old\t/g, 400, 'and has them all');
 $publisher->query_safe('select 1');
 is($publisher->{stderr}, '', 'no publisher has waited');
 $publisher->quit;
@@ -96,12 +93,18 @@ sql($node, q{
 $reporter->query_until(qr/begun/, "\\echo begun\ndo \$\$ begin for i in 1 .. 15 loop perform outbox.report(outbox.clock() - interval '40 days'), count(*) from outbox.event; commit; end loop; end \$\$;\n");
 $replayer->query_until(qr/begun/, "\\echo begun\n"
 	. join('', map { "begin; insert into replayed select '$_', replay('$_'); select pg_sleep(0.003); commit; select pg_sleep(0.003);\n" } @old));
+# while the dump is open the segment stays, so some find their event
+comes_true($node, 30, q{select count(*) > 5 from replayed}, 'some are asked for');
+$dumped .= $_ while <$dump>;
+ok(close $dump, 'the dump ends well');
+is(() = $dumped =~ /\tt\.old\t/g, 400, 'and has them all');
 maintain() for 1 .. 3;
 comes_true($node, 60, q{select count(*) = 150 from replayed}, 'all were asked for');
-comes_true($node, 30, q{select count(*) = 0 from outbox.event_log where event_type = 't.old' and tableoid <> 'outbox.event_log_kept'::regclass or not pg_try_advisory_lock_shared(1)}, 'the segment is gone') if (maintain());
 $replayer->query_safe('select 1');
 $reporter->query_safe('select 1');
 is($replayer->{stderr} . $reporter->{stderr}, '', 'no replay and no report has failed');
+# a worker that delivers one of them may have it open
+ok(within(30, sub { maintain(); return is_there('t.old') eq '0' }), 'and the segment is gone');
 $_->quit for $replayer, $reporter;
 drain($node, 30, 'delivered');
 comes_true($node, 30, q{select count(*) = (select 150 + sum(n) from replayed) from effect where event_id in (select event_id from replayed)}, 'what was promised was delivered once more');
