@@ -597,13 +597,18 @@ write_claim(Claim *claim)
 	outbox_claim_lease_append(&claim->lease);
 }
 
-/* The next claim of this session goes on where this one came to: those that cannot be taken back hide none. */
+/* The next claim, whoever's, goes on where this one came to: those that cannot be taken back hide none. */
 static void
 take_back_expired(void)
 {
 	static OutboxSweepPlace place = {0};
+	OutboxDatabase *db = outbox_shmem_my_database();
 
-	(void) outbox_claim_settle_sweep(outbox_shmem_my_database(), SWEEP_AT_ONCE, SWEEP_LOOKS, &place);
+	if (db != NULL)
+		outbox_shmem_get_sweep_place(db, &place);
+	(void) outbox_claim_settle_sweep(db, SWEEP_AT_ONCE, SWEEP_LOOKS, &place);
+	if (db != NULL)
+		outbox_shmem_set_sweep_place(db, &place);
 }
 
 static void

@@ -44,16 +44,6 @@ extern const char *outbox_claim_settle_fail(OutboxClaimSettle *settle, const Out
 /* the marked ones were not started; returns how many were held */
 extern int	outbox_claim_settle_release(OutboxClaimSettle *settle, int64 delay);
 
-/* how far somebody's sweep came; begins with zeros */
-typedef struct OutboxSweepPlace
-{
-	bool		under_way;
-	bool		behind_open;	/* it has passed one that had not ended */
-	TimestampTz swept;			/* all that expired before it had ended, when it was looked at last */
-	TimestampTz from;			/* goes on behind this one */
-	int64		from_id;
-} OutboxSweepPlace;
-
 /*
  * Take back some of the leases that have expired, in the transaction at hand: what they hold is due again.  Each as a
  * whole, and no further one from `most` events on.  Passes over those that are locked.  Looks at no more than `looks`, ended

@@ -111,6 +111,7 @@ create_shmem(void)
 			pg_atomic_init_u32(&db->next_subscription, 0);
 			pg_atomic_init_u64(&db->swept, (uint64) DT_NOBEGIN);
 			pg_atomic_init_u32(&db->late_leases, 0);
+			SpinLockInit(&db->sweep_lock);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);
 		}
@@ -199,6 +200,7 @@ outbox_shmem_ensure_database(Oid oid)
 		pg_atomic_write_u32(&db->router_slot, 0);
 		pg_atomic_write_u32(&db->next_subscription, 0);
 		pg_atomic_write_u64(&db->swept, (uint64) DT_NOBEGIN);
+		memset(&db->sweep_place, 0, sizeof(db->sweep_place));
 		pg_write_barrier();
 		db->oid = oid;
 	}
@@ -331,6 +333,22 @@ outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at, bool late)
 	if (late)
 		pg_atomic_fetch_add_u32(&db->late_leases, 1);
 	move_back(db, expires_at);
+}
+
+void
+outbox_shmem_get_sweep_place(OutboxDatabase *db, OutboxSweepPlace *place)
+{
+	SpinLockAcquire(&db->sweep_lock);
+	*place = db->sweep_place;
+	SpinLockRelease(&db->sweep_lock);
+}
+
+void
+outbox_shmem_set_sweep_place(OutboxDatabase *db, const OutboxSweepPlace *place)
+{
+	SpinLockAcquire(&db->sweep_lock);
+	db->sweep_place = *place;
+	SpinLockRelease(&db->sweep_lock);
 }
 
 /* ---------------------------------------------------------------- latches */

@@ -14,10 +14,21 @@
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "storage/spin.h"
 
 /* a lane that may hold work, as a bit; lanes that share one only cost a look */
 #define OUTBOX_HINT_WORDS	16
 #define OUTBOX_HINT_BITS	(OUTBOX_HINT_WORDS * 64)
+
+/* how far somebody's sweep came; begins with zeros */
+typedef struct OutboxSweepPlace
+{
+	bool		under_way;
+	bool		behind_open;	/* it has passed one that had not ended */
+	TimestampTz swept;			/* all that expired before it had ended, when it was looked at last */
+	TimestampTz from;			/* goes on behind this one */
+	int64		from_id;
+} OutboxSweepPlace;
 
 typedef struct OutboxDatabase
 {
@@ -32,6 +43,8 @@ typedef struct OutboxDatabase
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
 	pg_atomic_uint32 late_leases;	/* counts those that had expired when they were committed */
+	slock_t		sweep_lock;
+	OutboxSweepPlace sweep_place;	/* of claims; by sweep_lock */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
 } OutboxDatabase;
 
@@ -148,6 +161,13 @@ outbox_shmem_work_count(OutboxDatabase *db, uint32 bit)
 extern TimestampTz outbox_shmem_swept(OutboxDatabase *db);
 extern uint32 outbox_shmem_late_leases(OutboxDatabase *db);
 extern void outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to, uint32 late_leases);
+
+/*
+ * How far the sweep of the last claim came, whichever session's: the next one goes on there.  So a session that claims once
+ * does not look at the same few leases as the one before, behind which others would never have their turn.
+ */
+extern void outbox_shmem_get_sweep_place(OutboxDatabase *db, OutboxSweepPlace *place);
+extern void outbox_shmem_set_sweep_place(OutboxDatabase *db, const OutboxSweepPlace *place);
 
 /* a lease is committed that expires then; late: it has expired */
 extern void outbox_shmem_unsweep(OutboxDatabase *db, TimestampTz expires_at, bool late);

@@ -12,7 +12,8 @@ use Test::More;
 my $node = new_engine('main', "autovacuum = off\noutbox.workers = 0\noutbox.poll_interval = '100ms'\n");
 my @names = qw(again settled late slow broken other);
 sql($node, "select outbox.subscribe(s, array[s], lanes => 1) from unnest('{@{[join ',', @names]}}'::text[]) s");
-sql($node, q{select outbox.subscribe('idle', '{idle}')});
+sql($node, q{select outbox.subscribe('idle', '{idle}'), outbox.subscribe('many', '{many}', ordering => 'none', lanes => 1)});
+sql($node, q{select count(outbox.publish('many')) from generate_series(1, 50) n});
 sql($node, "select count(outbox.publish(s, event_key => 'k' || n)) from unnest('{@{[join ',', @names]}}'::text[]) s, generate_series(1, 1000) n");
 sql($node, 'call outbox.drain()');
 # from here on there is no router that would do it
@@ -82,6 +83,16 @@ cmp_ok(cost(), '<', $before + 300, 'a lease that cannot be had makes the claims 
 $holder->query_safe('rollback');
 $holder->quit;
 comes_back('slow', 'it can be had again');
+
+# many that cannot be taken back, more than a claim looks at; each claim is on a connection of its own
+is(sql($node, q{do $$ begin for i in 1 .. 40 loop perform from outbox.claim('many', 1, '4 s'); commit; end loop; end $$;
+	with broken as (update outbox.lease set lanes = '{}' where expires_at > clock_timestamp() returning expires_at) select count(*) = 40 and min(expires_at) > clock_timestamp() from broken}), 't', 'forty broken leases');
+comes_true($node, 10, q{select max(expires_at) < clock_timestamp() from outbox.lease}, '  have expired');
+claim('again', '1 ms');
+comes_back('again', '  and keep none behind them waiting');
+sql($node, q{update outbox.lease set lanes = '{0}' where cardinality(lanes) = 0});
+comes_true($node, 10, q{select count(*) >= 0 and not exists (select from outbox.lease_events() h join outbox.subscription using (subscription_id) where subscription = 'many') from outbox.claim('idle')},
+	'  and are taken back when they are whole');
 
 # one that cannot be taken back at all; the router goes past it
 $node->append_conf('postgresql.conf', 'outbox.dispatch = on');
