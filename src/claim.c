@@ -45,6 +45,8 @@
 #define DUE_LOOKS			64	/* at retries that cannot be taken, in a lane */
 #define SWEEP_AT_ONCE		6	/* events of expired leases that a claim takes back */
 #define SWEEP_LOOKS			32	/* at leases, ended ones too, for that */
+#define SWEEP_FIRST			2	/* of these, from the beginning */
+#define SWEEP_FIRST_LOOKS	8
 
 typedef enum Admission
 {
@@ -597,16 +599,29 @@ write_claim(Claim *claim)
 	outbox_claim_lease_append(&claim->lease);
 }
 
-/* The next claim, whoever's, goes on where this one came to: those that cannot be taken back hide none. */
+/*
+ * Some from the beginning, where the oldest are, and the others from where the last claim came to, whoever's: those that
+ * cannot be taken back hide none.
+ */
 static void
 take_back_expired(void)
 {
 	static OutboxSweepPlace place = {0};
 	OutboxDatabase *db = outbox_shmem_my_database();
+	int			most = SWEEP_AT_ONCE;
+	int			looks = SWEEP_LOOKS;
 
 	if (db != NULL)
 		outbox_shmem_get_sweep_place(db, &place);
-	(void) outbox_claim_settle_sweep(db, SWEEP_AT_ONCE, SWEEP_LOOKS, &place);
+	if (place.under_way)
+	{
+		OutboxSweepPlace beginning = {0};
+
+		(void) outbox_claim_settle_sweep(db, SWEEP_FIRST, SWEEP_FIRST_LOOKS, &beginning);
+		most -= SWEEP_FIRST;
+		looks -= SWEEP_FIRST_LOOKS;
+	}
+	(void) outbox_claim_settle_sweep(db, most, looks, &place);
 	if (db != NULL)
 		outbox_shmem_set_sweep_place(db, &place);
 }
