@@ -142,11 +142,27 @@ select deliver_stops.publish(6);
 call outbox.drain('{ds second}');
 call deliver_stops.until_stopped('ds first');
 select * from deliver_stops.state where subscription = 'ds first';
+-- one that takes its name is another one, until somebody says so; a migration is told, too
 create role outbox_test_stops;
 grant usage on schema deliver_stops, outbox to outbox_test_stops;
 grant execute on function outbox.current_delivery to outbox_test_stops;
 grant insert, select on deliver_stops.seen to outbox_test_stops;
+call deliver_stops.until($$exists (select from deliver_stops.state where subscription = 'ds first' and stopped_reason ~ 'another one')$$);
+select stopped_code, stopped_reason from deliver_stops.state where subscription = 'ds first';
+select outbox.subscribe('ds first', '{ds.event}', handler => 'deliver_stops.handler', run_as => 'outbox_test_stops');
+select outbox.alter_subscription('ds first', max_attempts => 7), outbox.alter_subscription('ds first', reset => '{max_attempts}');
+select outbox.alter_subscription('ds first', run_as => 'outbox_test_stops'), outbox.alter_subscription('ds first', run_as => 'outbox_test_stops') as again;
 call outbox.drain('{ds first}');
+-- a role that is renamed goes on, and its new name is what the definition says
+alter role outbox_test_stops rename to outbox_test_stops_new;
+create role outbox_test_stops;
+select deliver_stops.publish(7);
+call outbox.drain('{ds first,ds second}');
+select outbox.subscribe('ds first', '{ds.event}', handler => 'deliver_stops.handler', run_as => 'outbox_test_stops_new');
+call outbox.maintain();
+call deliver_stops.until($$exists (select from outbox.subscription_status where subscription = 'ds first' and run_as = 'outbox_test_stops_new')$$);
+drop role outbox_test_stops;
+alter role outbox_test_stops_new rename to outbox_test_stops;
 select * from deliver_stops.state order by 1;
 select * from deliver_stops.done order by 1;
 -- none of it was an attempt, and no event was delivered twice

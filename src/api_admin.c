@@ -15,6 +15,7 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -28,6 +29,7 @@
 #include "pattern.h"
 #include "repair.h"
 #include "rights.h"
+#include "run_as.h"
 #include "session.h"
 #include "settings.h"
 #include "store.h"
@@ -52,6 +54,7 @@ typedef struct Subscription
 {
 	int32		id;
 	bool		paused;
+	Oid			role;			/* of run_as; InvalidOid: gone, though another one may have its name */
 	OutboxDefinition definition;
 } Subscription;
 
@@ -197,6 +200,7 @@ static OutboxStatement deletions[] = {
 	{"delete from outbox.role_grant g using outbox.subscription s"
 	" where s.subscription_id = $1 and g.kind = 'worker' and g.scope = s.subscription", 1, {INT4OID}},
 	{"delete from outbox.lane where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.run_as_role where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription_state where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };
@@ -206,6 +210,17 @@ static OutboxStatement select_patterns = {
 };
 
 /* ---------------------------------------------------------------- rows */
+
+/* Whom run_as means, under the name that the role has now. */
+static void
+read_role(Subscription *subscription)
+{
+	Datum	   *name = &subscription->definition.values[DEF_RUN_AS];
+	Oid			bound = outbox_run_as_read(subscription->id);
+
+	if (outbox_run_as_find(bound, TextDatumGetCString(*name), &subscription->role) == RUN_AS_KNOWN)
+		*name = CStringGetTextDatum(GetUserNameFromId(subscription->role, false));
+}
 
 /* False when there is none.  Values point into SPI's result. */
 static bool
@@ -220,6 +235,7 @@ read_subscription(OutboxStatement *statement, const char *name, Subscription *su
 	subscription->paused = DatumGetBool(outbox_store_value(0, 2, &isnull));
 	for (int i = 0; i < OUTBOX_DEFINITION_COLUMNS; i++)
 		subscription->definition.values[i] = outbox_store_value(0, i + 3, &subscription->definition.nulls[i]);
+	read_role(subscription);
 	return true;
 }
 
@@ -258,11 +274,10 @@ static void
 check_owner(const char *name, const Subscription *subscription, Oid caller)
 {
 	char	   *role_name = TextDatumGetCString(subscription->definition.values[DEF_RUN_AS]);
-	Oid			role = get_role_oid(role_name, true);
-	bool		gone = !OidIsValid(role);
+	bool		gone = !OidIsValid(subscription->role);
 	const char *verb = subscription->definition.nulls[DEF_HANDLER] ? "belongs to" : "runs as";
 
-	if (gone ? superuser_arg(caller) : outbox_compat_may_become(caller, role))
+	if (gone ? superuser_arg(caller) : outbox_compat_may_become(caller, subscription->role))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -333,18 +348,49 @@ insert_new(const char *name, const OutboxDefinition *definition, Oid caller)
 	id = outbox_store_value(0, 1, &isnull);
 	(void) outbox_store_run(&insert_state, &id, NULL, 0);
 	make_lanes(DatumGetInt32(id), 0, DatumGetInt32(definition->values[DEF_LANES]), 0);
+	outbox_run_as_bind(DatumGetInt32(id), get_role_oid(TextDatumGetCString(definition->values[DEF_RUN_AS]), false));
 	outbox_operator_record(caller, "subscribe", name, NULL, NULL);
 	announce_change();
 	return true;
 }
 
+static bool
+differs_in(const OutboxDefinition *a, const OutboxDefinition *b, int column)
+{
+	OutboxDefinition mixed = *a;
+	StringInfoData differing;
+
+	mixed.values[column] = b->values[column];
+	mixed.nulls[column] = b->nulls[column];
+	initStringInfo(&differing);
+	return !outbox_definition_equals(a, &mixed, &differing);
+}
+
+/* Names another role than before by the same name: that of one that was dropped. */
+static bool
+names_new_role(const Subscription *existing, const OutboxDefinition *given)
+{
+	return !OidIsValid(existing->role) && given->values[DEF_RUN_AS] != existing->definition.values[DEF_RUN_AS] &&
+		!differs_in(&existing->definition, given, DEF_RUN_AS);
+}
+
+/* As outbox_definition_equals(), by the roles themselves. */
+static bool
+is_same(const Subscription *existing, const OutboxDefinition *given, StringInfo differing)
+{
+	(void) outbox_definition_equals(&existing->definition, given, differing);
+	if (names_new_role(existing, given))
+		appendStringInfo(differing, "%srun_as", differing->len > 0 ? ", " : "");
+	return differing->len == 0;
+}
+
 static void
-check_same_definition(const char *name, const OutboxDefinition *existing, const OutboxDefinition *given)
+check_same_definition(const char *name, const Subscription *existing, const OutboxDefinition *given)
 {
 	StringInfoData differing;
 
 	initStringInfo(&differing);
-	if (!outbox_definition_equals(existing, given, &differing))
+	if (!is_same(existing, given, &differing))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("subscription \"%s\" already exists with another definition", name),
@@ -374,7 +420,7 @@ outbox_subscribe(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (read_subscription(&select_subscription, name, &existing))
 		{
-			check_same_definition(name, &existing.definition, &definition);
+			check_same_definition(name, &existing, &definition);
 			break;
 		}
 		made = insert_new(name, &definition, caller);
@@ -447,18 +493,6 @@ get_altered_definition(FunctionCallInfo fcinfo, const OutboxDefinition *old, Out
 		}
 	}
 	apply_resets(fcinfo, definition, caller);
-}
-
-static bool
-differs_in(const OutboxDefinition *a, const OutboxDefinition *b, int column)
-{
-	OutboxDefinition mixed = *a;
-	StringInfoData differing;
-
-	mixed.values[column] = b->values[column];
-	mixed.nulls[column] = b->nulls[column];
-	initStringInfo(&differing);
-	return !outbox_definition_equals(a, &mixed, &differing);
 }
 
 /*
@@ -551,6 +585,7 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 	OutboxDefinition definition;
 	StringInfoData differing;
 	OutboxSession session;
+	bool		new_role;
 	bool		check_handler;
 	bool		changed;
 
@@ -561,14 +596,16 @@ outbox_alter_subscription(PG_FUNCTION_ARGS)
 		outbox_operator_report_unknown(name);
 	check_owner(name, &existing, caller);
 	get_altered_definition(fcinfo, &existing.definition, &definition, caller);
-	check_handler = differs_in(&existing.definition, &definition, DEF_HANDLER) ||
-		differs_in(&existing.definition, &definition, DEF_RUN_AS);
+	new_role = differs_in(&existing.definition, &definition, DEF_RUN_AS) || names_new_role(&existing, &definition);
+	check_handler = new_role || differs_in(&existing.definition, &definition, DEF_HANDLER);
 	outbox_definition_check(&definition, caller, false, check_handler);
 	initStringInfo(&differing);
-	changed = !outbox_definition_equals(&existing.definition, &definition, &differing);
+	changed = !is_same(&existing, &definition, &differing);
 	if (changed)
 	{
 		update_definition(existing.id, &existing.definition, &definition);
+		if (new_role)
+			outbox_run_as_bind(existing.id, get_role_oid(TextDatumGetCString(definition.values[DEF_RUN_AS]), false));
 		outbox_operator_record(caller, "alter_subscription", name, NULL, differing.data);
 		announce_change();
 	}

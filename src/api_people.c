@@ -31,6 +31,7 @@
 #include "procedure.h"
 #include "rights.h"
 #include "routing.h"
+#include "run_as.h"
 #include "segment.h"
 #include "session.h"
 #include "settings.h"
@@ -380,6 +381,7 @@ outbox_activate(PG_FUNCTION_ARGS)
 	SPI_connect();
 	outbox_session_enter(&session);
 	outbox_grants_refresh(true);
+	outbox_run_as_refresh();
 	changed = outbox_routing_activate();
 	if (changed)
 	{

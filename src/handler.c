@@ -49,6 +49,7 @@
 
 #include "extension.h"
 #include "handler.h"
+#include "run_as.h"
 #include "session.h"
 #include "settings.h"
 #include "store.h"
@@ -168,16 +169,37 @@ find_search_path(Oid role)
 	return path != NULL ? path : pstrdup(outbox_session_default_search_path());
 }
 
+static bool
+find_role(const OutboxSubscription *subscription, Oid *role, OutboxProblem *problem)
+{
+	const char *name = subscription->run_as;
+
+	switch (outbox_run_as_find(subscription->role, name, role))
+	{
+		case RUN_AS_KNOWN:
+			break;
+		case RUN_AS_NOBODY:
+			return report_problem(problem, "42704", psprintf("role \"%s\" does not exist", name));
+		case RUN_AS_DROPPED:
+			return report_problem(problem, "42704",
+								  psprintf("its role \"%s\" was dropped%s; a superuser has to name its role: outbox.alter_subscription(%s, run_as => '...')",
+										   name, OidIsValid(get_role_oid(name, true)) ? " (another one has that name now)" : "",
+										   quote_literal_cstr(subscription->name)));
+	}
+	return true;
+}
+
 bool
 outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *handler, OutboxProblem *problem)
 {
 	Oid			schema;
+	char	   *role_name;
 	bool		ambiguous;
 
 	memset(handler, 0, sizeof(*handler));
-	handler->role = get_role_oid(subscription->run_as, true);
-	if (!OidIsValid(handler->role))
-		return report_problem(problem, "42704", psprintf("role \"%s\" does not exist", subscription->run_as));
+	if (!find_role(subscription, &handler->role, problem))
+		return false;
+	role_name = GetUserNameFromId(handler->role, false);
 	handler->function = find_function(subscription->handler, &handler->batch, &ambiguous);
 	if (ambiguous)
 		return report_problem(problem, "42725", psprintf("there are both %s(outbox.event) and %s(outbox.event[])",
@@ -189,10 +211,10 @@ outbox_handler_resolve(const OutboxSubscription *subscription, OutboxHandler *ha
 	schema = get_func_namespace(handler->function);
 	if (!outbox_compat_may_use_schema(schema, handler->role))
 		return report_problem(problem, "42501", psprintf("role \"%s\" has no USAGE on the schema of %s",
-														 subscription->run_as, subscription->handler));
+														 role_name, subscription->handler));
 	if (!outbox_compat_may_execute(handler->function, handler->role))
 		return report_problem(problem, "42501", psprintf("role \"%s\" has no EXECUTE on %s",
-														 subscription->run_as, subscription->handler));
+														 role_name, subscription->handler));
 	handler->search_path = find_search_path(handler->role);
 	return true;
 }

@@ -33,8 +33,9 @@ static uint64 cache_version = 0;
 static OutboxStatement select_all = {
 	"select subscription_id, subscription, event_types, handler, run_as, ordering, on_review, paused, lanes, first_lane, ordered_from,"
 	" max_attempts, batch_size, backoff_base, backoff_factor, backoff_max, lease_duration, handler_timeout,"
-	" start_at, permanent_errors, transient_errors, seam::text, seam_xid::text, seam_incarnation"
-	" from outbox.subscription order by subscription_id"
+	" start_at, permanent_errors, transient_errors, seam::text, seam_xid::text, seam_incarnation,"
+	" (select b.role_id from outbox.run_as_role b where b.subscription_id = s.subscription_id)"
+	" from outbox.subscription s order by subscription_id"
 };
 
 static void
@@ -97,6 +98,8 @@ read_subscription(OutboxSubscription *s, uint64 row)
 	s->seam = outbox_snapshot_parse(outbox_store_text(row, 22));
 	s->seam_xid = strtou64(outbox_store_text(row, 23), NULL, 10);
 	s->seam_incarnation = DatumGetInt32(FIELD(24));
+	value = FIELD(25);
+	s->role = isnull ? InvalidOid : DatumGetObjectId(value);
 #undef FIELD
 }
 

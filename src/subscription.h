@@ -17,6 +17,7 @@ typedef struct OutboxSubscription
 	char	  **patterns;
 	char	   *handler;		/* NULL: external workers claim */
 	char	   *run_as;
+	Oid			role;			/* whom it is bound to (run_as.h), or InvalidOid */
 	bool		ordered;		/* ordering => 'key' */
 	bool		block_on_review;
 	bool		paused;

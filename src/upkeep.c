@@ -28,6 +28,7 @@
 #include "maintenance.h"
 #include "retention.h"
 #include "routing.h"
+#include "run_as.h"
 #include "segment.h"
 #include "session.h"
 #include "settings.h"
@@ -144,6 +145,7 @@ static bool
 refresh_rights(OutboxPass *pass)
 {
 	outbox_grants_refresh(false);
+	outbox_run_as_refresh();
 	return false;
 }
 

@@ -410,6 +410,12 @@ create table outbox.granted_role (
 );
 comment on table outbox.granted_role is 'Which role of this server each name in outbox.role_grant is, so that a right follows a role that is renamed, and is not inherited by another one that takes its name. A name that is not here, as after a restore, is whose it is now.';
 
+create table outbox.run_as_role (
+    subscription_id integer primary key,
+    role_id oid not null
+);
+comment on table outbox.run_as_role is 'Which role of this server each subscription was given as run_as, so that it follows a role that is renamed, and does not run as another one that takes its name. Not dumped: a subscription that is not here, as after a restore, runs as whoever bears the name then.';
+
 create table outbox.maintenance (
     task text collate "C" primary key,
     last_run timestamptz not null,

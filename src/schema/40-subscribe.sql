@@ -27,7 +27,7 @@ revoke all on function outbox.subscribe(text, text[], text, text, integer, integ
 comment on function outbox.subscribe(text, text[], text, text, integer, integer, interval, float8, interval, interval, interval, integer, timestamptz, text, text[], text[], text) is
 'Makes a subscription: every event that matches and commits from now on is delivered to it. Returns true when it was made, false when it is there already with the same definition. An argument of null stands for its default.
 subscription: its name, 1-200 bytes. event_types: types and patterns; * is one word, # any number of words.
-handler: ''schema.function'', taking outbox.event (called for each event) or outbox.event[] (called for a batch); null: the events wait for outbox.claim(). run_as: the role it runs as; default: the caller.
+handler: ''schema.function'', taking outbox.event (called for each event) or outbox.event[] (called for a batch); null: the events wait for outbox.claim(). run_as: the role it runs as, whatever it is called later; default: the caller. When that role is dropped the subscription stops until a superuser names another one.
 ordering: ''key'' (events of one key one at a time, in order) or ''none''. lanes: 1-1024, how many parts may be worked side by side.
 max_attempts: 1-1000, then REVIEW_REQUIRED. backoff_base, backoff_factor (1-1000), backoff_max: the delay after a failed attempt, at most 365 days, spread by 20 % either way.
 lease_duration: 1 second to 1 day. handler_timeout: 100 milliseconds to 1 day for one call. batch_size: 1-10000 events, at most, that a call of a batch handler is given, and that one transaction takes from a lane; up to 100 also at most in a transaction.

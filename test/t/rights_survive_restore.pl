@@ -18,6 +18,7 @@ my $other = new_engine('new', $conf);
 
 $node->safe_psql('postgres', q{
 	create role app login; create role mailer login; create role on_call login; create role dashboard login; create role granted_by_hand login; create role "Odd ""role" login;
+	create role runner;
 	create database shop;
 });
 $node->safe_psql('shop', q{
@@ -25,6 +26,10 @@ $node->safe_psql('shop', q{
 	select outbox.subscribe('mail', '{order.#}');
 	select outbox.grant_publisher('app', '{order.*,refund.done}'), outbox.grant_worker('mailer', 'mail'), outbox.grant_operator('on_call'), outbox.grant_monitor('dashboard'),
 		outbox.grant_publisher('Odd "role', '{odd.#}');
+	create table ran (who text default current_user);
+	create function note(outbox.event) returns void language sql as 'insert into ran default values';
+	grant insert on ran to public;
+	select outbox.subscribe('notes', '{note}', handler => 'public.note', run_as => 'runner');
 	grant usage on schema outbox to granted_by_hand;
 	grant select on outbox.event to app, granted_by_hand;
 	revoke execute on function outbox.discard from on_call;
@@ -76,6 +81,14 @@ sub check_rights
 }
 check_rights($node, 'shop', 'at first');
 
+# as whom the handler has run
+sub runs_as
+{
+	my ($database, $role, $what) = @_;
+	ok(defined within(30, sub { $other->safe_psql($database, "select coalesce(string_agg(distinct who, ' '), 'nobody') from ran") eq $role }), $what);
+	return;
+}
+
 # ---------------------------------------------------------------- restored
 
 my $dump = $node->basedir . '/shop.dump';
@@ -91,7 +104,7 @@ sub restore
 restore($node, 'beside', 'restored beside');
 check_rights($node, 'beside', 'restored beside');
 
-$other->safe_psql('postgres', q{create role stranger; create role dashboard login; create role on_call login; create role "Odd ""role" login; create role mailer login; create role granted_by_hand; create role app login});
+$other->safe_psql('postgres', q{create role stranger; create role dashboard login; create role on_call login; create role "Odd ""role" login; create role mailer login; create role granted_by_hand; create role app login; create role runner});
 restore($other, 'shop', 'in another server');
 check_rights($other, 'shop', 'in another server');
 
@@ -106,6 +119,11 @@ is(role_may($other, 'shop', 'app_1', "select outbox.publish('order.placed')"), '
 is(role_may($other, 'shop', 'app', "select outbox.publish('order.placed')"), 'may not', 'one that has taken its name cannot');
 ok(defined within(30, sub { $other->safe_psql('shop', "select count(*) from outbox.role_grant where role_name = 'app_1'") eq '2' }), 'upkeep follows the name, for the next dump');
 
+# so with the role that a handler runs as
+$other->safe_psql('shop', "alter role runner rename to runner_1; create role runner; select outbox.publish('note')");
+runs_as('shop', 'runner_1', 'a handler runs as its role, which was renamed');
+ok(defined within(30, sub { $other->safe_psql('shop', "select run_as from outbox.subscription_status where subscription = 'notes'") eq 'runner_1' }), 'upkeep follows this name, too');
+
 # restored once more, of what was renamed
 $other->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $other->connstr('shop') ], 'dump after the renaming');
 restore($other, 'again', 'renamed and restored');
@@ -116,9 +134,18 @@ is(role_may($other, 'again', 'app', "select outbox.publish('order.placed')"), 'm
 $other->safe_psql('shop', 'drop owned by dashboard');
 $other->safe_psql('again', 'drop owned by dashboard');
 $other->safe_psql('postgres', 'drop role dashboard; create role dashboard login');
+$other->safe_psql('postgres', 'drop role runner_1; create role runner_1');
 restore($other, 'once_more', 'with a role made anew');
 is(role_may($other, 'once_more', 'dashboard', 'select count(*) from outbox.delivery'), 'may', 'a role made anew has what the dump gives it');
 is(role_may($other, 'shop', 'dashboard', 'select count(*) from outbox.delivery'), 'may not', 'and nothing where it was dropped');
+
+$other->safe_psql($_, "select outbox.publish('note')") for 'shop', 'once_more';
+$other->safe_psql('once_more', 'truncate ran; select outbox.activate()');
+runs_as('once_more', 'runner_1', 'a handler runs as the role that the dump means');
+ok(defined within(30, sub { $other->safe_psql('shop', q{select stopped_code || ': ' || stopped_reason from outbox.subscription_status where subscription = 'notes'})
+			=~ /^42704: its role "runner_1" was dropped \(another one has that name now\)/ }), 'and stands still where its role was dropped');
+$other->safe_psql('shop', "truncate ran; select outbox.alter_subscription('notes', run_as => 'runner_1')");
+runs_as('shop', 'runner_1', 'until a superuser says who it is');
 
 # ---------------------------------------------------------------- default privileges
 

@@ -29,10 +29,12 @@ my $rights = q{
 	union select regexp_replace(c.relname, '_\d+$', '_n'), a.grantee || a.privilege_type from pg_class c, aclexplode(c.relacl) a where c.relnamespace = 'outbox'::regnamespace and a.grantee <> c.relowner
 	union select regexp_replace(c.relname, '_\d+$', '_n'), c.relrowsecurity::text from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r'
 	union select 'schema', a.grantee || a.privilege_type from pg_namespace n, aclexplode(n.nspacl) a where n.nspname = 'outbox' and a.grantee <> n.nspowner
+	union select 'runs as', r.role_id || s.subscription from outbox.run_as_role r join outbox.subscription s using (subscription_id)
 	union select 'grant', r.role_id || g.kind || g.scope from outbox.role_grant g join outbox.granted_role r using (role_name)
 	order by 1, 2};
 my $before = sql($old, $rights);
 is_sql($old, q{select count(*) from outbox.event}, '1', 'there is an event');
+like($before, qr/^runs as\|\d+mail$/m, 'and a subscription that belongs to a role');
 $_->stop for $old, $new;
 
 chdir ${PostgreSQL::Test::Utils::tmp_check};
