@@ -43,6 +43,7 @@ is($rc, 0, 'DROP EXTENSION needs no CASCADE for restored segments') or diag($err
 is($node->safe_psql('custom', q{select count(*) from pg_class where relname ~ '^(event|receipt)_log'}), '0', 'and takes them along');
 
 # only what is the extension's, or only the schema
+ok($node->poll_query_until('origin', 'select count(*) >= 31 from outbox.segment'), 'segments are made ahead');
 $node->command_ok([ 'pg_dump', '--schema-only', '-f', "$folder/schema.sql", $node->connstr('origin') ], 'dumped: schema only');
 $node->safe_psql('postgres', 'create database bare');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', "$folder/schema.sql", $node->connstr('bare') ], 'restored: schema only');
