@@ -51,17 +51,30 @@ has_reason(OutboxRound *round, OutboxSubscription *s, OutboxMemo *memo)
 		outbox_turn_has_news(round, s);
 }
 
+static int64
+long_time_us(void)
+{
+	return 2 * (int64) outbox_batch_time * 1000;
+}
+
+/* Has a process been in a batch for long, as in a call that waits? */
+static bool
+is_in_long_call(OutboxProcess *process)
+{
+	uint64		since = pg_atomic_read_u64(&process->busy_since);
+
+	return since != 0 && GetCurrentTimestamp() - (TimestampTz) since > long_time_us();
+}
+
 /* Is a process held up in this subscription, or may it be, for all that is known of its calls? */
 static bool
 is_held_up(OutboxRound *round, OutboxProcess *process, OutboxSubscription *s)
 {
-	int64		long_time = 2 * (int64) outbox_batch_time * 1000;
-	uint64		since = pg_atomic_read_u64(&process->busy_since);
 	uint32		call_us = pg_atomic_read_u32(&process->call_us);
 
 	if (pg_atomic_read_u32(&process->subscription_id) != (uint32) s->id)
 		return false;
-	if (call_us > long_time || (since != 0 && GetCurrentTimestamp() - (TimestampTz) since > long_time))
+	if (call_us > long_time_us() || is_in_long_call(process))
 		return true;
 	round->recheck |= (call_us == 0);
 	return call_us == 0;
@@ -92,7 +105,10 @@ would_take_last_worker(OutboxRound *round, OutboxSubscription *s, int dispatchab
 	return others > 0 && in_it == others;
 }
 
-/* Does another worker that is alive serve this role?  With a number up to `most`. */
+/*
+ * Does another worker that is alive serve this role?  With a number up to `most`.  Not one that is in a long call: the role's
+ * other subscriptions would wait for that call.
+ */
 static bool
 role_is_served(OutboxRound *round, Oid role, int most)
 {
@@ -101,7 +117,7 @@ role_is_served(OutboxRound *round, Oid role, int most)
 		OutboxProcess *process = &outbox_shared->processes[i];
 
 		if (process != round->self && process->kind == PROCESS_WORKER && process->pid != 0 &&
-			process->database == MyDatabaseId && process->role == role && process->number <= most)
+			process->database == MyDatabaseId && process->role == role && process->number <= most && !is_in_long_call(process))
 			return true;
 	}
 	return false;

@@ -49,5 +49,20 @@ sql($node, q{create role three; select outbox.subscribe('three', '{busy}', handl
 drain($node, 10, 'three roles');
 is_sql($node, q{select string_agg(who, ' ' order by who) from seen}, 'one three two', 'all are served');
 
+# a role whose only process is in a long call: the other one, of another role and with nothing to do, makes room for it
+sql($node, q{
+	create function held(e outbox.event) returns void language plpgsql as $$ begin perform pg_advisory_xact_lock(1); end $$;
+	select outbox.subscribe('held', '{held}', handler => 'public.held', run_as => 'one', handler_timeout => '10 min');
+	select outbox.unsubscribe('three', force => true)});
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('select pg_advisory_lock(1)');
+sql($node, q{select outbox.publish('held')});
+comes_true($node, 10, q{select exists (select from pg_locks where locktype = 'advisory' and not granted)}, 'one is in a long call');
+sql($node, q{truncate seen; select outbox.publish('busy')});
+comes_true($node, 10, q{select count(*) = 2 from seen}, 'both have their event meanwhile');
+$holder->query_safe('select pg_advisory_unlock(1)');
+drain($node, 10, 'and the call ends');
+$holder->quit;
+
 $node->stop;
 done_testing();
