@@ -375,14 +375,12 @@ find_id_bounds(TimestampTz from, TimestampTz to, pg_uuid_t *first, pg_uuid_t *en
 static void
 replay_segment(Replay *replay, const OutboxSegment *segment, const pg_uuid_t *first, TimestampTz from, TimestampTz to)
 {
-	Relation	rel = try_table_open(segment->event_log, AccessShareLock);
 	OutboxScan	scan;
 	bool		isnull;
 
 	/* removed a moment ago, with all its events */
-	if (rel == NULL)
+	if (!outbox_segment_hold(segment))
 		return;
-	table_close(rel, NoLock);
 	outbox_store_begin_scan(&scan, segment->event_log, segment->event_log_pk, GetActiveSnapshot(), 1);
 	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, UUIDPGetDatum(first));
 	outbox_store_rescan(&scan);

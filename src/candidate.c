@@ -168,16 +168,6 @@ segment_may_hold_rows(const OutboxSegment *segment)
 		has_old_rows(segment->event_log);
 }
 
-/* Lock it; false when retention has dropped it since it was listed. */
-static bool
-hold_segment(const OutboxSegment *segment)
-{
-	OutboxSegment now;
-
-	outbox_segment_find(&segment->from, &now);
-	return now.event_log == segment->event_log;
-}
-
 /*
  * The segments are read after the target snapshot was taken: one that a
  * publisher has just made is there when its events are.
@@ -212,7 +202,7 @@ outbox_candidate_collect_history(OutboxCandidateList *list, const OutboxCandidat
 	list->nsegments = outbox_segment_list(false, &list->segments);
 	for (int i = 0; i < list->nsegments && !list->truncated; i++)
 	{
-		if (outbox_event_id_compare(&list->segments[i].to, &from) > 0 && hold_segment(&list->segments[i]) &&
+		if (outbox_event_id_compare(&list->segments[i].to, &from) > 0 && outbox_segment_hold(&list->segments[i]) &&
 			segment_may_hold_rows(&list->segments[i]))
 			collect_by_id(list, i, range, &from);
 	}

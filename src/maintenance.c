@@ -12,7 +12,10 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -39,6 +42,9 @@
 #define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
 #define TRIM_GATES			200 /* parked events are looked at gate by gate */
 #define BLOCKS				1000	/* read in one transaction */
+#define PATIENCE_MS			1000	/* for a lock, where there is time */
+#define LOOK_AGAIN_MS		10
+#define KEPT_WHY_MAX		4000	/* bytes of text */
 
 static OutboxStatement select_horizon = {
 	"select pg_snapshot_xmin(t.target)::text from outbox.tick t"
@@ -238,6 +244,32 @@ static OutboxStatement count_overdue = {
 	" and x.event_id < $2 and x.status = 'REVIEW_REQUIRED' and x.failed_at < $1",
 	2, {TIMESTAMPTZOID, UUIDOID}
 };
+
+/* ---------------------------------------------------------------- what retention shares */
+
+bool
+outbox_maintenance_lock_alone(const OutboxPass *pass, Oid relid)
+{
+	TimestampTz give_up_at = GetCurrentTimestamp() + PATIENCE_MS * INT64CONST(1000);
+
+	while (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
+	{
+		if (!pass->patient || GetCurrentTimestamp() >= give_up_at)
+			return false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOOK_AGAIN_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return true;
+}
+
+void
+outbox_maintenance_keep(OutboxPass *pass, const char *name, const char *why)
+{
+	pass->kept++;
+	if (pass->kept_why.len < KEPT_WHY_MAX)
+		appendStringInfo(&pass->kept_why, "%s%s: %s", pass->kept_why.len > 0 ? "; " : "", name, why);
+}
 
 /* ---------------------------------------------------------------- sealing */
 

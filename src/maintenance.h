@@ -21,6 +21,7 @@ typedef struct OutboxPass
 	int64		removed;		/* rows or segments */
 	int64		kept;			/* what had to stay, and why */
 	StringInfoData kept_why;
+	bool		rest;			/* others may have noticed the step: they get a rest before the next one */
 	bool		archive_due;	/* there is something that only another process may archive */
 } OutboxPass;
 
@@ -39,6 +40,12 @@ extern bool outbox_maintenance_trim_attempts(OutboxPass *pass);
 extern bool outbox_maintenance_trim_discarded(OutboxPass *pass);
 extern bool outbox_maintenance_count_reviews(OutboxPass *pass);
 extern bool outbox_maintenance_seal(int incarnation);
+
+/* is a relation used by nobody?  Then it is locked; tried for again for a moment where there is time, never waited for */
+extern bool outbox_maintenance_lock_alone(const OutboxPass *pass, Oid relid);
+
+/* what had to stay */
+extern void outbox_maintenance_keep(OutboxPass *pass, const char *name, const char *why);
 
 /* in the router only; true when there is more to do at once */
 extern bool outbox_maintenance_end_generations(OutboxSubscription *subscriptions, int n);

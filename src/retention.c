@@ -1,5 +1,5 @@
 /*
- * retention.c - drops segments that are past their time.
+ * retention.c - takes segments that are past their time out of the log; retired.c takes them off the disk.
  *
  * What is still needed is never lost.  An event with an open delivery is moved to
  * event_log_kept, its row unchanged, in the transaction that drops the segment; when
@@ -37,6 +37,7 @@
 #include "event_id.h"
 #include "extension.h"
 #include "retention.h"
+#include "retired.h"
 #include "segment.h"
 #include "settings.h"
 #include "shmem.h"
@@ -44,9 +45,6 @@
 #include "tenant.h"
 
 #define KEPT_MAX		1000	/* events moved out of a segment; with more of them it stays */
-#define PATIENCE_MS		1000	/* for a lock, where there is time */
-#define LOOK_AGAIN_MS	10
-#define KEPT_WHY_MAX	4000	/* bytes of text */
 
 typedef struct Expired
 {
@@ -217,14 +215,6 @@ table_of(const char *parent, const Expired *segment)
 	return outbox_extension_relid(psprintf("%s_%s", parent, segment->name));
 }
 
-static void
-keep(OutboxPass *pass, const Expired *segment, const char *why)
-{
-	pass->kept++;
-	if (pass->kept_why.len < KEPT_WHY_MAX)
-		appendStringInfo(&pass->kept_why, "%s%s: %s", pass->kept_why.len > 0 ? "; " : "", segment->name, why);
-}
-
 static bool
 has_archive_function(void)
 {
@@ -309,23 +299,6 @@ is_backfilled(const Expired *segment)
 
 /* ---------------------------------------------------------------- locks */
 
-/* Is a relation, or any of its rows, used by anybody?  Tried for again for a moment, never waited for. */
-static bool
-lock_alone(OutboxPass *pass, Oid relid)
-{
-	TimestampTz give_up_at = GetCurrentTimestamp() + PATIENCE_MS * INT64CONST(1000);
-
-	while (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
-	{
-		if (!pass->patient || GetCurrentTimestamp() >= give_up_at)
-			return false;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOOK_AGAIN_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return true;
-}
-
 /* Before the long look: a dump that has it open will have it open for long. */
 static bool
 may_be_locked(Oid relid)
@@ -336,9 +309,12 @@ may_be_locked(Oid relid)
 	return true;
 }
 
-/* ---------------------------------------------------------------- moving and dropping */
+/* ---------------------------------------------------------------- moving */
 
-/* The rows with these ids, from one table to the other; whatever they hold out of line comes along. */
+/*
+ * The rows with these ids, from one table to the other; whatever they hold out of line comes along.  Not copied: a query that
+ * has found the table among those of the log before it was retired, and reads it after, must not find them twice.
+ */
 static int
 move_rows(Oid from_relid, Oid to_relid, int count, const pg_uuid_t *ids)
 {
@@ -360,6 +336,8 @@ move_rows(Oid from_relid, Oid to_relid, int count, const pg_uuid_t *ids)
 			slot_getallattrs(scan.slot);
 			outbox_store_put(writer, scan.slot->tts_values, scan.slot->tts_isnull);
 			outbox_store_flush(writer);
+			if (!outbox_store_delete(scan.rel, &scan.slot->tts_tid))
+				elog(ERROR, "an event was changed by somebody else");
 			moved++;
 		}
 	}
@@ -367,16 +345,6 @@ move_rows(Oid from_relid, Oid to_relid, int count, const pg_uuid_t *ids)
 	outbox_store_close_writer(writer);
 	CommandCounterIncrement();
 	return moved;
-}
-
-/* Whatever else depends on it (somebody's view) is an error, and the segment stays. */
-static void
-drop_table(Oid relid)
-{
-	ObjectAddress address;
-
-	ObjectAddressSet(address, RelationRelationId, relid);
-	performDeletion(&address, DROP_RESTRICT, 0);
 }
 
 /* ---------------------------------------------------------------- events */
@@ -405,7 +373,7 @@ reason_to_keep(const Expired *segment, Oid event_log, Needed *needed)
 static const char *
 reason_to_keep_locked(OutboxPass *pass, const Expired *segment, Oid event_log, Needed *needed)
 {
-	if (!lock_alone(pass, event_log) || !outbox_segment_lock_changes())
+	if (!outbox_maintenance_lock_alone(pass, event_log) || !outbox_segment_lock_changes())
 		return "another session uses it";
 	if (is_backfilled(segment))
 		return "a subscription reads it from the beginning";
@@ -422,7 +390,7 @@ drop_events(const Expired *segment, Oid event_log, Needed *needed)
 		return false;			/* another run was first */
 	sort_needed(needed);
 	(void) move_rows(event_log, outbox_extension_relid("event_log_kept"), needed->count, needed->ids);
-	drop_table(event_log);
+	outbox_retired_add(event_log, "event_log");
 	outbox_segment_announce_change();
 	return true;
 }
@@ -442,7 +410,7 @@ outbox_retention_drop_events(OutboxPass *pass)
 	if (why == NULL)
 		why = reason_to_keep_locked(pass, &segment, event_log, needed);
 	if (why != NULL)
-		keep(pass, &segment, why);
+		outbox_maintenance_keep(pass, segment.name, why);
 	else if (drop_events(&segment, event_log, needed))
 		pass->removed++;
 	return true;
@@ -476,9 +444,9 @@ outbox_retention_drop_receipts(OutboxPass *pass)
 	if (!next_segment(pass, &select_emptied, outbox_settings_receipt_retention(), &segment))
 		return false;
 	receipt_log = table_of("receipt_log", &segment);
-	if (!lock_alone(pass, receipt_log) || !outbox_segment_lock_changes())
+	if (!outbox_maintenance_lock_alone(pass, receipt_log) || !outbox_segment_lock_changes())
 	{
-		keep(pass, &segment, "another session uses it");
+		outbox_maintenance_keep(pass, segment.name, "another session uses it");
 		return true;
 	}
 	from = UUIDPGetDatum(&segment.from);
@@ -486,7 +454,7 @@ outbox_retention_drop_receipts(OutboxPass *pass)
 		return true;			/* another run was first */
 	ids = list_kept_events(&segment, &count);
 	(void) move_rows(receipt_log, outbox_extension_relid("receipt_log_kept"), count, ids);
-	drop_table(receipt_log);
+	outbox_retired_add(receipt_log, "receipt_log");
 	outbox_segment_announce_change();
 	pass->removed++;
 	return true;
@@ -542,7 +510,7 @@ trim_kept_events(OutboxPass *pass)
 	if (n > 0)
 		pass->after = ids[n - 1];
 	count = n > 0 ? leave_settled((int) n, ids) : 0;
-	if (count > 0 && !lock_alone(pass, relid))
+	if (count > 0 && !outbox_maintenance_lock_alone(pass, relid))
 	{
 		pass->kept += count;
 		if (pass->kept_why.len == 0)
@@ -660,7 +628,7 @@ outbox_retention_archive(OutboxPass *pass)
 	if (!pass->may_archive)
 	{
 		pass->archive_due = true;
-		keep(pass, &segment, "waits for its process");
+		outbox_maintenance_keep(pass, segment.name, "waits for its process");
 		return true;
 	}
 	call_archive_function(&segment);

@@ -19,8 +19,6 @@
 #include "shmem.h"
 #include "upkeep.h"
 
-#define PAUSE_MAX_MS	100
-
 static void enter_database(OutboxProcess *self);
 OUTBOX_NORETURN static void leave(OutboxProcess *self, OutboxProcessEnd end);
 static long run_rounds(OutboxProcess *self);
@@ -113,14 +111,12 @@ forget_routing(OutboxProcess *self)
 	outbox_routing_reset();
 }
 
-/* Half of the time at most: publishers and workers need processors and the disk meanwhile. */
 static long
 keep_up(OutboxProcess *self)
 {
-	int64		begin = outbox_settings_ticks();
-	bool		more = outbox_upkeep_step();
+	long		pause = outbox_upkeep_step();
 
 	if (outbox_upkeep_archive_is_due())
 		outbox_archiver_start();
-	return more ? Min((long) ((outbox_settings_ticks() - begin) / 1000), PAUSE_MAX_MS) : outbox_poll_interval;
+	return pause;
 }

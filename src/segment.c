@@ -392,6 +392,15 @@ outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment)
 	} while (changes != cache_changes);
 }
 
+bool
+outbox_segment_hold(const OutboxSegment *segment)
+{
+	OutboxSegment now;
+
+	outbox_segment_find(&segment->from, &now);
+	return now.event_log == segment->event_log;
+}
+
 Snapshot
 outbox_segment_snapshot(const OutboxSegment *segment)
 {
@@ -512,7 +521,7 @@ outbox_segment_highest_id(pg_uuid_t *id)
 		OutboxScan	scan;
 		bool		isnull;
 
-		if (outbox_event_id_compare(&segments[count].from, &bound) >= 0)
+		if (outbox_event_id_compare(&segments[count].from, &bound) >= 0 || !outbox_segment_hold(&segments[count]))
 			continue;
 		outbox_store_begin_scan(&scan, segments[count].event_log, segments[count].event_log_pk, SnapshotAny, 1);
 		scan.scan->ignore_killed_tuples = false;

@@ -32,6 +32,9 @@ typedef struct OutboxSegment
  */
 extern void outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment);
 
+/* the same for one that was listed; false when retention has taken its events out of the log since */
+extern bool outbox_segment_hold(const OutboxSegment *segment);
+
 /* with which to read it: what was moved away from a segment is there, whatever the active snapshot */
 extern Snapshot outbox_segment_snapshot(const OutboxSegment *segment);
 

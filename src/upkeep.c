@@ -1,8 +1,8 @@
 /*
  * upkeep.c - the tasks of upkeep, by whom they are done, and what came of them.
  *
- * The router does them between its rounds, a step at a time; outbox.maintain() does them
- * all at once.  Each step commits, so that whoever is killed has lost one step.  Steps exclude
+ * The router does them between its rounds, a step at a time, one task after the other; but some have a step between
+ * all others, as they must not wait for those that take long, or take long themselves.  outbox.maintain() does them all at once.  Each step commits, so that whoever is killed has lost one step.  Steps exclude
  * each other by a lock that the router only tries for, and two runs of outbox.maintain() by another one.
  *
  * A step that fails is undone alone, written down with its SQLSTATE, and the other tasks go on.
@@ -13,6 +13,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -27,6 +28,7 @@
 #include "grants.h"
 #include "maintenance.h"
 #include "retention.h"
+#include "retired.h"
 #include "routing.h"
 #include "run_as.h"
 #include "segment.h"
@@ -43,6 +45,9 @@
 #define FIRST_US		(20 * USECS_PER_SEC)	/* from the router's start to the first of these */
 #define TRIM_BY_US		(60 * USECS_PER_SEC)	/* so long trimming makes way for workers */
 #define RECORD_US		(60 * USECS_PER_SEC)	/* between two records of a task that goes well */
+#define PAUSE_MAX_MS	100
+#define REST			10		/* of a task that asks for it: so many times as long as its step took, */
+#define REST_MAX_US		USECS_PER_SEC	/* and no longer than this */
 
 /* advisory locks that no SQL function can name */
 #define LOCK_CLASS_STEP	4
@@ -55,6 +60,8 @@ typedef struct Task
 	bool		often;			/* in each round of the router */
 	bool		follows;		/* only when the task before it has no more to do */
 	bool		apart;			/* may take long: keeps nobody from the other tasks */
+	bool		trims;			/* row by row: each step but the last is as large as one may be */
+	bool		between;		/* in the router: has no turn, but a step between all the others */
 } Task;
 
 static bool make_segments_ahead(OutboxPass *pass);
@@ -64,25 +71,27 @@ static bool refresh_rights(OutboxPass *pass);
 static const Task tasks[] = {
 	{"segments ahead", make_segments_ahead, .often = true},
 	{"sealing", seal_segments, .often = true},
-	{"lanes", outbox_maintenance_trim_lanes, .often = true},
+	{"lanes", outbox_maintenance_trim_lanes, .trims = true, .often = true},
 	{"rights", refresh_rights, .often = true},
-	{"ticks", outbox_maintenance_trim_ticks, .often = true},
-	{"leases", outbox_maintenance_trim_leases, .often = true},
-	{"parked events", outbox_maintenance_trim_parked, .often = true},
+	{"ticks", outbox_maintenance_trim_ticks, .trims = true, .often = true},
+	{"leases", outbox_maintenance_trim_leases, .trims = true, .often = true},
+	{"parked events", outbox_maintenance_trim_parked, .trims = true, .often = true},
 	{"archive", outbox_retention_archive, .apart = true},
 	{"events", outbox_retention_drop_events, .follows = true},
 	{"receipts", outbox_retention_drop_receipts, .follows = true},
 	{"kept events", outbox_retention_trim_kept, .follows = true},
-	{"batches", outbox_maintenance_trim_batches, .follows = true},
-	{"attempts", outbox_maintenance_trim_attempts},
-	{"discarded deliveries", outbox_maintenance_trim_discarded},
-	{"deduplication", outbox_maintenance_trim_dedup},
-	{"consumed messages", outbox_maintenance_trim_consumed},
+	{"batches", outbox_maintenance_trim_batches, .trims = true, .follows = true},
+	{"retired tables", outbox_retired_shrink, .follows = true, .between = true},
+	{"attempts", outbox_maintenance_trim_attempts, .trims = true},
+	{"discarded deliveries", outbox_maintenance_trim_discarded, .trims = true},
+	{"deduplication", outbox_maintenance_trim_dedup, .trims = true},
+	{"consumed messages", outbox_maintenance_trim_consumed, .trims = true},
 	{"reviews", outbox_maintenance_count_reviews},
 };
 
 #define TASKS ((int) lengthof(tasks))
 #define SEALING 1
+#define RETIRED 12
 #define TAKE_BACK		100		/* events of expired leases, in one transaction */
 #define TAKE_BACK_LOOKS	2000	/* at leases, ended ones too, for that */
 #define SWEEP_SHORT_US	(50 * 1000) /* a sweep of that length may follow the one before at once */
@@ -112,6 +121,7 @@ typedef struct Progress
 	int			error;			/* SQLSTATE of the step that ended the pass, or 0 */
 	int			reported_error;
 	int64		recorded_at;	/* outbox_settings_ticks() */
+	int64		rest_until;		/* the same; 0: no rest is asked for */
 } Progress;
 
 /* the router's */
@@ -171,7 +181,7 @@ begin_pass(Progress *progress)
 	memset(&pass->after, 0, sizeof(pass->after));
 	pass->reached = 0;
 	pass->kept = 0;
-	pass->archive_due = false;
+	pass->archive_due = pass->rest = false;
 	resetStringInfo(&pass->kept_why);
 	progress->finished = false;
 	progress->error = 0;
@@ -192,6 +202,7 @@ take_step(const Task *task, OutboxPass *pass, bool wait)
 	OutboxSession session;
 	bool		more;
 
+	pass->rest = false;
 	outbox_session_enter(&session);
 	(void) set_config_option("lock_timeout", "1s", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	if (wait && !task->apart)
@@ -199,6 +210,15 @@ take_step(const Task *task, OutboxPass *pass, bool wait)
 	more = task->step(pass);
 	outbox_session_leave(&session);
 	return more;
+}
+
+/* After the commit of a step that began at `begin`. */
+static void
+rest(Progress *progress, int64 begin)
+{
+	int64		now = outbox_settings_ticks();
+
+	progress->rest_until = progress->pass.rest ? now + Min(REST * (now - begin), REST_MAX_US) : 0;
 }
 
 /* An error that is not the task's, but somebody's who wants us to stop. */
@@ -400,17 +420,51 @@ advance_task(const Task *task, Progress *progress)
 	return true;
 }
 
-/* The steps of sealing wait for the ticks in between: that would be a round each.  Costs a look into a cache. */
+/*
+ * Segments must not wait until a backlog is trimmed, and the steps of sealing wait for the ticks in between, which would be a
+ * round each.  Costs a look into a cache.
+ */
 static void
-seal_in_between(int incarnation)
+mind_segments(int incarnation)
 {
-	Progress   *progress = &router_progress[SEALING];
+	for (int i = 0; i <= SEALING && lock_steps(false); i++)
+	{
+		router_progress[i].pass.incarnation = incarnation;
+		router_progress[i].error = 0;
+		attempt_step(&tasks[i], &router_progress[i], false);
+	}
+}
 
-	if (!lock_steps(false))
-		return;
-	progress->pass.incarnation = incarnation;
-	progress->error = 0;
-	attempt_step(&tasks[SEALING], progress, false);
+/* A step with retired tables, in a transaction of its own.  True when there is more of it. */
+static bool
+shrink_retired(void)
+{
+	const Task *task = &tasks[RETIRED];
+	Progress   *progress = &router_progress[RETIRED];
+	int64		begin = outbox_settings_ticks();
+	bool		locked;
+
+	if (begin < progress->rest_until)
+		return !progress->finished;
+	begin_transaction();
+	locked = lock_steps(false);
+	if (locked)
+	{
+		if (progress->finished)
+			begin_pass(progress);
+		attempt_step(task, progress, false);
+		if (progress->finished)
+		{
+			report_error(task, progress, LOG);
+			if (progress->pass.removed > 0 || is_worth_recording(progress))
+				record(task, progress);
+		}
+	}
+	commit_transaction();
+	rest(progress, begin);
+	if (progress->finished)
+		progress->rest_until = begin + OFTEN_US;
+	return locked && !progress->finished;
 }
 
 /* The rounds of the router: which task is next, and when. */
@@ -432,12 +486,14 @@ advance_round(OutboxSubscription *subscriptions, int n, int incarnation)
 	{
 		if (now < next)
 		{
-			seal_in_between(incarnation);
+			mind_segments(incarnation);
 			return false;
 		}
 		all = now >= next_with_all;
 		trim_by = now + TRIM_BY_US;
 	}
+	if (at > SEALING)
+		mind_segments(incarnation);
 	if (at > SEALING && now < trim_by && workers_are_busy())
 		return false;
 	progress = &router_progress[at];
@@ -452,7 +508,7 @@ advance_round(OutboxSubscription *subscriptions, int n, int incarnation)
 	begun = false;
 	do
 		at++;
-	while (at < TASKS && !all && !tasks[at].often);
+	while (at < TASKS && (tasks[at].between || (!all && !tasks[at].often)));
 	if (at < TASKS)
 		return true;
 	at = 0;
@@ -462,11 +518,25 @@ advance_round(OutboxSubscription *subscriptions, int n, int incarnation)
 	return false;
 }
 
-bool
+/* Half of the time at most: publishers and workers need processors and the disk meanwhile. */
+static long
+pause_after(int64 begin, bool more, bool shrinks)
+{
+	int64		now = outbox_settings_ticks();
+	int64		pause = more ? Min((now - begin) / 1000, PAUSE_MAX_MS) : outbox_poll_interval;
+
+	if (shrinks)
+		pause = Min(pause, Max(now - begin, router_progress[RETIRED].rest_until - now) / 1000);
+	return (long) pause;
+}
+
+long
 outbox_upkeep_step(void)
 {
+	int64		begin = outbox_settings_ticks();
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
+	bool		ours;
 	bool		more;
 	int			n;
 
@@ -479,13 +549,14 @@ outbox_upkeep_step(void)
 	outbox_extension_incarnation(&known);
 	n = outbox_subscription_all(&subscriptions);
 	/* a second router leaves it alone: what the lanes need is known to the one who appends to them */
-	if (known.recorded && !known.held && outbox_routing_is_ours())
+	ours = known.recorded && !known.held && outbox_routing_is_ours();
+	if (ours)
 	{
 		more |= outbox_maintenance_end_generations(subscriptions, n);
 		more |= advance_round(subscriptions, n, known.incarnation);
 	}
 	commit_transaction();
-	return more;
+	return pause_after(begin, more, ours && shrink_retired());
 }
 
 bool
@@ -555,6 +626,7 @@ record_part(const Task *task, Progress *progress)
 static bool
 run_part(bool in_call, int i, Progress *progress, bool begin)
 {
+	int64		begun_at = outbox_settings_ticks();
 	OutboxIncarnation known;
 	OutboxSubscription *subscriptions;
 	OutboxSession session;
@@ -580,7 +652,35 @@ run_part(bool in_call, int i, Progress *progress, bool begin)
 	else
 		progress->finished = true;
 	end_part(in_call);
+	rest(progress, begun_at);
 	return !known.held;
+}
+
+/* The time is up. */
+static void
+record_unfinished(bool in_call, Progress *progress, const bool *begun)
+{
+	for (int i = 0; i < TASKS; i++)
+	{
+		if (!begun[i] || progress[i].finished)
+			continue;
+		begin_part(in_call);
+		record_part(&tasks[i], &progress[i]);
+		end_part(in_call);
+	}
+}
+
+/* All that are left have a rest. */
+static void
+wait_until(int64 at)
+{
+	int64		left = at - outbox_settings_ticks();
+
+	if (left <= 0)
+		return;
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, (long) (left / 1000) + 1, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 }
 
 /* A step of each task in turn, so that none is kept from its work by another that has much to do. */
@@ -595,6 +695,8 @@ run_all(bool in_call, int64 budget_us, MemoryContext context)
 	memset(begun, 0, sizeof(begun));
 	while (left > 0)
 	{
+		int64		next = end;
+
 		for (int i = 0; i < TASKS; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -602,21 +704,25 @@ run_all(bool in_call, int64 budget_us, MemoryContext context)
 				continue;
 			if (outbox_settings_ticks() >= end)
 			{
-				for (int k = 0; k < TASKS; k++)
-				{
-					if (!begun[k] || progress[k].finished)
-						continue;
-					begin_part(in_call);
-					record_part(&tasks[k], &progress[k]);
-					end_part(in_call);
-				}
+				record_unfinished(in_call, progress, begun);
 				return UPKEEP_MORE;
 			}
-			if (!run_part(in_call, i, &progress[i], !begun[i]))
-				return UPKEEP_HELD;
-			begun[i] = true;
-			left -= progress[i].finished;
+			if (outbox_settings_ticks() >= progress[i].rest_until)
+			{
+				int64		at = outbox_settings_ticks();
+
+				if (!run_part(in_call, i, &progress[i], !begun[i]))
+					return UPKEEP_HELD;
+				begun[i] = true;
+				left -= progress[i].finished;
+				/* as in the router, half of the time while there is much to do */
+				if (!progress[i].finished && tasks[i].trims)
+					wait_until(Min(2 * outbox_settings_ticks() - at, outbox_settings_ticks() + PAUSE_MAX_MS * 1000));
+			}
+			next = Min(next, progress[i].rest_until);
 		}
+		if (left > 0)
+			wait_until(next);
 	}
 	return UPKEEP_DONE;
 }

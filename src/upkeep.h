@@ -14,9 +14,9 @@ typedef enum OutboxUpkeepEnd
 
 /*
  * One bounded piece, in a transaction of its own; never waits for a lock.
- * Called by the router, again at once while it returns true.
+ * Called by the router, and again after so many ms.
  */
-extern bool outbox_upkeep_step(void);
+extern long outbox_upkeep_step(void);
 
 /* in the router: segments wait for the archive function, which another process must call */
 extern bool outbox_upkeep_archive_is_due(void);

@@ -1,0 +1,299 @@
+/*
+ * retired.c - tables that have been taken out of the log, on their way off the disk.
+ *
+ * When a file of gigabytes goes, the file system is busy for a moment, and a publisher's commit waits for the
+ * disk with it.  So retention does not drop a table, but retires it: it is nobody's child any more, has another name,
+ * and its indexes are not used.  From the end of that transaction on nobody finds it, and its name is all there is to know of
+ * it: after a crash, on a server that was a standby, or restored from a dump that was made meanwhile.
+ *
+ * Then it is shortened, a few MB in a transaction, under a lock that is only tried for, with rests in between; the last
+ * step drops it.  Rows go first, then what they hold out of line, then the indexes, so that whoever reads it between two steps (a dump,
+ * which reads every table) reads whole rows.
+ */
+#include "outbox.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "catalog/storage.h"
+#include "commands/tablecmds.h"
+#include "executor/spi.h"
+#include "nodes/makefuncs.h"
+#include "nodes/parsenodes.h"
+#include "storage/bufmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "maintenance.h"
+#include "retired.h"
+#include "segment.h"
+#include "segment_make.h"
+#include "store.h"
+
+/* and then the oid that the table had when it was retired */
+#define PREFIX			"retired_"
+#define PREFIX_END		"retired`"
+
+#define STEP_BLOCKS		2048	/* given back at once: 16 MB */
+#define NOTABLE_BLOCKS	128		/* from here on others may notice it */
+#define PARTS_MAX		64
+
+/* a table, what it holds out of line, their indexes */
+typedef struct Part
+{
+	Oid			relid;
+	bool		is_index;
+} Part;
+
+/*
+ * What a person has made of the table, a view perhaps: it depends on the table, its row type or a constraint, and does not go
+ * with the table by itself.
+ */
+static OutboxStatement select_dependent = {
+	"with part (class, id) as (select 'pg_catalog.pg_class'::pg_catalog.regclass::oid, $1"
+	" union all select 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid from pg_catalog.pg_index where indrelid = $1"
+	" union all select 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid from pg_catalog.pg_constraint where conrelid = $1"
+	" union all select 'pg_catalog.pg_type'::pg_catalog.regclass, pg_catalog.unnest(array[t.oid, t.typarray])"
+	"  from pg_catalog.pg_class c join pg_catalog.pg_type t on t.oid = c.reltype where c.oid = $1)"
+	" select 1 from part join pg_catalog.pg_depend d on d.refclassid = part.class and d.refobjid = part.id and d.deptype = 'n'"
+	" where not exists (select from pg_catalog.pg_depend o where o.classid = d.classid and o.objid = d.objid"
+	"  and o.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass and o.refobjid = $1 and o.deptype <> 'n') limit 1",
+	1, {OIDOID}
+};
+
+static OutboxStatement select_indexes = {
+	"select indexrelid from pg_catalog.pg_index where indrelid = $1",
+	1, {OIDOID}
+};
+
+static OutboxStatement select_retired = {
+	"select oid from pg_catalog.pg_class where relname >= '" PREFIX "' and relname < '" PREFIX_END "'"
+	" and relnamespace = 'outbox'::pg_catalog.regnamespace and relkind = 'r' and oid > $1 order by oid limit 1",
+	1, {OIDOID}
+};
+
+/* in the order in which they go */
+static OutboxStatement select_parts = {
+	"select oid, 1 as part from pg_catalog.pg_class where oid = $1"
+	" union all select reltoastrelid, 2 from pg_catalog.pg_class where oid = $1 and reltoastrelid <> 0"
+	" union all select i.indexrelid, 3 from pg_catalog.pg_class c join pg_catalog.pg_index i"
+	"  on i.indrelid in (c.oid, c.reltoastrelid) where c.oid = $1 order by part",
+	1, {OIDOID}
+};
+
+/* ---------------------------------------------------------------- retiring */
+
+static void
+refuse_when_needed(Oid relid)
+{
+	Datum		arg = ObjectIdGetDatum(relid);
+
+	if (outbox_store_run(&select_dependent, &arg, NULL, 1) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop table %s because other objects depend on it", get_rel_name(relid))));
+}
+
+/* Vacuum has nothing to do there any more. */
+static List *
+turn_autovacuum_off(void)
+{
+	static const char *const option = "autovacuum_enabled";
+
+	return list_make2(makeDefElem(pstrdup(option), (Node *) makeString(pstrdup("false")), -1),
+					  makeDefElemExtended(pstrdup("toast"), pstrdup(option), (Node *) makeString(pstrdup("false")),
+										  DEFELEM_UNSPEC, -1));
+}
+
+static void
+leave_parent(Oid relid, const char *parent)
+{
+	AlterTableCmd *leave = makeNode(AlterTableCmd);
+	AlterTableCmd *options = makeNode(AlterTableCmd);
+
+	leave->subtype = AT_DropInherit;
+	leave->def = (Node *) makeRangeVar(OUTBOX_SCHEMA, pstrdup(parent), -1);
+	options->subtype = AT_SetRelOptions;
+	options->def = (Node *) turn_autovacuum_off();
+	AlterTableInternal(relid, list_make2(leave, options), false);
+	CommandCounterIncrement();
+}
+
+/* As one whose making was not finished: it is neither read nor vacuumed nor dumped. */
+static void
+disable_index(Oid index)
+{
+	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	if (form->indisready)
+	{
+		form->indisvalid = form->indisready = form->indisclustered = form->indisreplident = false;
+		CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+		CommandCounterIncrement();
+	}
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* Its own name is free again, should the clock go back to its time. */
+static void
+rename_relation(Oid relid, bool is_index)
+{
+	char		name[NAMEDATALEN];
+
+	snprintf(name, sizeof(name), PREFIX "%u", relid);
+	RenameRelationInternal(relid, name, true, is_index);
+	CommandCounterIncrement();
+}
+
+void
+outbox_retired_add(Oid relid, const char *parent)
+{
+	Datum		arg = ObjectIdGetDatum(relid);
+	uint64		n;
+	SPITupleTable *indexes;
+	bool		isnull;
+
+	refuse_when_needed(relid);
+	leave_parent(relid, parent);
+	n = outbox_store_run(&select_indexes, &arg, NULL, 0);
+	indexes = SPI_tuptable;
+	for (uint64 i = 0; i < n; i++)
+	{
+		Oid			index;
+
+		SPI_tuptable = indexes;
+		index = DatumGetObjectId(outbox_store_value(i, 1, &isnull));
+		disable_index(index);
+		rename_relation(index, true);
+	}
+	rename_relation(relid, false);
+}
+
+/* ---------------------------------------------------------------- shrinking */
+
+/* The next one to look at in this pass, or InvalidOid. */
+static Oid
+next_retired(OutboxPass *pass)
+{
+	Datum		after = ObjectIdGetDatum((Oid) pass->reached);
+	bool		isnull;
+
+	if (outbox_store_run(&select_retired, &after, NULL, 1) == 0)
+		return InvalidOid;
+	return DatumGetObjectId(outbox_store_value(0, 1, &isnull));
+}
+
+static int
+list_parts(Oid relid, Part *parts)
+{
+	Datum		arg = ObjectIdGetDatum(relid);
+	uint64		n = outbox_store_run(&select_parts, &arg, NULL, PARTS_MAX);
+	bool		isnull;
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		parts[i].relid = DatumGetObjectId(outbox_store_value(i, 1, &isnull));
+		parts[i].is_index = DatumGetInt32(outbox_store_value(i, 2, &isnull)) == 3;
+	}
+	return (int) n;
+}
+
+static bool
+lock_parts(OutboxPass *pass, const Part *parts, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (!outbox_maintenance_lock_alone(pass, parts[i].relid))
+			return false;
+	}
+	return true;
+}
+
+static BlockNumber
+count_blocks(Oid relid)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+
+	relation_close(rel, NoLock);
+	return blocks;
+}
+
+/*
+ * The last blocks of what is there.  This is not undone when the transaction fails, and need not be: nobody is to
+ * see them again.
+ */
+static void
+shorten(const Part *parts, int n, BlockNumber blocks)
+{
+	for (int i = 0; i < n && blocks > 0; i++)
+	{
+		BlockNumber there = count_blocks(parts[i].relid);
+		BlockNumber off = Min(there, blocks);
+		Relation	rel;
+
+		if (off == 0)
+			continue;
+		/* that of what is out of line was needed until now */
+		if (parts[i].is_index)
+			disable_index(parts[i].relid);
+		rel = relation_open(parts[i].relid, NoLock);
+		RelationTruncate(rel, there - off);
+		relation_close(rel, NoLock);
+		blocks -= off;
+	}
+}
+
+static void
+drop_table(Oid relid)
+{
+	ObjectAddress address;
+
+	ObjectAddressSet(address, RelationRelationId, relid);
+	performDeletion(&address, DROP_RESTRICT, 0);
+}
+
+bool
+outbox_retired_shrink(OutboxPass *pass)
+{
+	Oid			relid = next_retired(pass);
+	Part		parts[PARTS_MAX];
+	uint64		blocks = 0;
+	int			n;
+
+	if (!OidIsValid(relid))
+		return false;
+	n = list_parts(relid, parts);
+	if (!lock_parts(pass, parts, n))
+	{
+		pass->reached = relid;
+		outbox_maintenance_keep(pass, get_rel_name(relid), "another session uses it");
+		return true;
+	}
+	for (int i = 0; i < n; i++)
+		blocks += count_blocks(parts[i].relid);
+	pass->rest = blocks >= NOTABLE_BLOCKS;
+	if (blocks > STEP_BLOCKS)
+	{
+		/* a dump does not have that it goes with the extension */
+		outbox_segment_make_dependent(relid, "event_log");
+		shorten(parts, n, STEP_BLOCKS);
+	}
+	else
+	{
+		drop_table(relid);
+		pass->removed++;
+	}
+	return true;
+}
