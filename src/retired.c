@@ -100,28 +100,14 @@ refuse_when_needed(Oid relid)
 				 errmsg("cannot drop table %s because other objects depend on it", get_rel_name(relid))));
 }
 
-/* Vacuum has nothing to do there any more. */
-static List *
-turn_autovacuum_off(void)
-{
-	static const char *const option = "autovacuum_enabled";
-
-	return list_make2(makeDefElem(pstrdup(option), (Node *) makeString(pstrdup("false")), -1),
-					  makeDefElemExtended(pstrdup("toast"), pstrdup(option), (Node *) makeString(pstrdup("false")),
-										  DEFELEM_UNSPEC, -1));
-}
-
 static void
 leave_parent(Oid relid, const char *parent)
 {
 	AlterTableCmd *leave = makeNode(AlterTableCmd);
-	AlterTableCmd *options = makeNode(AlterTableCmd);
 
 	leave->subtype = AT_DropInherit;
 	leave->def = (Node *) makeRangeVar(OUTBOX_SCHEMA, pstrdup(parent), -1);
-	options->subtype = AT_SetRelOptions;
-	options->def = (Node *) turn_autovacuum_off();
-	AlterTableInternal(relid, list_make2(leave, options), false);
+	AlterTableInternal(relid, list_make1(leave), false);
 	CommandCounterIncrement();
 }
 

@@ -71,7 +71,7 @@ create table outbox.segment (
     events_dropped_at timestamptz,
     check (from_id < to_id)
 );
-comment on table outbox.segment is 'The segments of the log and of the receipts: event_log_<name>, receipt_log_<name>. Sealed: its range is past, and no transaction that could write it is left. archived_at: outbox.archive_function has had it. events_dropped_at: event_log_<name> is gone, receipt_log_<name> is still there.';
+comment on table outbox.segment is 'The segments of the log and of the receipts: event_log_<name>, receipt_log_<name>. Sealed: its range is past, and no transaction that could write it is left. archived_at: outbox.archive_function has had it. events_dropped_at: event_log_<name> is gone, receipt_log_<name> is still there. A table retired_<oid> is one of a segment that is gone, on its way off the disk.';
 
 -- What retention keeps of segments that it drops: the few events with an open
 -- delivery, and their receipts.

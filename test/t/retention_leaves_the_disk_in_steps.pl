@@ -1,0 +1,83 @@
+# A table that retention takes out of the log is out of everybody's reach at once, and then off the disk: a few MB a
+# transaction, never waiting for a lock, and after a crash from where it was. What a person has built on it
+# keeps it.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use OutboxEngine;
+use OutboxProcesses;
+use OutboxRetention;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $step = 2048;    # blocks
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\n");
+
+age($node, q{select count(outbox.publish('t.old', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, 6000) n});
+my ($table, $toast) = split /\|/, sql($node, q{select c.oid::regclass, c.reltoastrelid::regclass from pg_class c where oid = (select tableoid from outbox.event_log limit 1)});
+my @paths = split /\n/, sql($node, qq{select pg_relation_filepath(c.oid) from pg_class c where c.oid in ('$table'::regclass, '$toast'::regclass)
+	or c.oid in (select indexrelid from pg_index where indrelid in ('$table'::regclass, '$toast'::regclass))});
+is(scalar @paths, 5, 'a table with two indexes, and what it holds out of line');
+cmp_ok(sql($node, "select pg_relation_size('$toast') / 8192"), '>', 2 * $step, 'of some size');
+
+# by hand, so that nobody else does it
+$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.retention = '30d'\n");
+$node->reload;
+comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');
+
+sql($node, "create view reader as select event_id from $table");
+my ($rc, $err) = maintain($node);
+is(status($node, 'events', 'last_error'), '2BP01', 'a view on a segment');
+is(sql($node, 'select count(*) from reader'), '6000', 'keeps it');
+sql($node, 'drop view reader');
+
+# somebody uses a part of the table, but not the table
+my $holder = $node->background_psql('postgres');
+$holder->query_safe("begin; select count(*) from $toast");
+maintain($node);
+is(status($node, 'events', 'failing'), 'f', 'without it, it goes');
+is(sql($node, 'select count(*) from outbox.event'), '0', 'out of the log');
+is(sql($node, q{select count(*) from pg_inherits where inhrelid::regclass::text like '%retired%'}), '0', 'nobody is its parent');
+is(sql($node, "select to_regclass('$table') is null"), 't', 'its name is free');
+is(sql($node, q{select string_agg(distinct i.indisvalid::text, '') from pg_index i where i.indrelid = (select oid from pg_class where relname ~ '^retired_' and relkind = 'r')}), 'false', 'its indexes are not used');
+like(status($node, 'retired tables', 'kept_why'), qr/^retired_\d+: another session uses it$/, 'it is on the disk, and why');
+is(status($node, 'retired tables', 'kept'), '1', 'it alone: those without rows are not');
+
+# a crash
+$node->stop('immediate');
+eval { $holder->quit };
+$node->start;
+is(sql($node, q{select count(*) from pg_class where relname ~ '^retired_' and relkind = 'r'}), '1', 'after a crash it is still there');
+
+my $from = sql($node, 'select pg_current_wal_insert_lsn()');
+maintain($node);
+my $to = sql($node, 'select pg_current_wal_flush_lsn()');
+is(sql($node, q{select count(*) from pg_class where relname ~ '^retired_'}), '0', 'and then it goes');
+is(status($node, 'retired tables', "kept || ' ' || failing"), '0 false', 'which the view knows');
+sql($node, 'checkpoint');
+is((grep { -e $node->data_dir . "/$_" } @paths), 0, 'nothing of it is left on the disk');
+
+# what was given back in each transaction, by the log of the server
+my ($wal, undef) = run_command([ 'pg_waldump', '-p', $node->data_dir . '/pg_wal', '-s', $from, '-e', $to ]);
+my ($largest, $steps, $now, %blocks) = (0, 0, 0);
+foreach my $line (split /\n/, $wal)
+{
+	if ($line =~ /desc: TRUNCATE (\S+) to (\d+) blocks/)
+	{
+		$now += $blocks{$1} - $2 if defined $blocks{$1};
+		$now += 1 unless defined $blocks{$1};
+		$blocks{$1} = $2;
+	}
+	elsif ($line =~ /desc: COMMIT/)
+	{
+		$steps++ if $now > 0;
+		$largest = $now if $now > $largest;
+		$now = 0;
+	}
+}
+cmp_ok($steps, '>=', 2, "in $steps transactions");
+cmp_ok($largest, '<=', $step + 1, 'none of which gave back much');
+$node->stop;
+unlike(slurp_file($node->logfile), qr/could not open relation|could not read block|PANIC|TRAP/, 'no error of ours is in the log');
+done_testing();
