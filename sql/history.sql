@@ -47,6 +47,18 @@ select what, status, timed from history.seen where what = 'half';
 -- given up by a person; then the same event by its id
 select outbox.discard('hi does', :'failed', 'not needed');
 select status, error_message, processing_time_ms is not null as timed, updated_at > created_at as updated from outbox.event_history where event_id = :'failed';
+-- joined by id, nothing is looked up for events that are not asked for
+create temporary table asked as select :'failed'::uuid as event_id;
+analyze asked;
+create function pg_temp.lookups() returns integer language plpgsql as $$
+declare
+    plan jsonb;
+begin
+    execute 'explain (analyze, format json) select * from asked join outbox.event_history using (event_id)' into plan;
+    return (select max(n::integer) from jsonb_path_query(plan, 'strict $.**?(@."Node Type" == "Aggregate")."Actual Loops"') as l (n));
+end
+$$;
+select count(*) > 1 as has_others, pg_temp.lookups() from outbox.event_log;
 set client_min_messages = warning;
 select count(outbox.unsubscribe(subscription, force => true)) as removed from outbox.subscription where subscription like 'hi %';
 drop schema history cascade;
