@@ -94,5 +94,6 @@ drain_singly_update() {
     sql -c checkpoint -c "call bench.load_baseline('update_table', $((rounds * 100)))" -c "analyze bench.update_table" </dev/null
     one_by_one "$here/baseline_update_claim.pgbench" id "update bench.update_table set status = 'COMPLETED', completed_at = now() where id = ID;"
     rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
+    sql -c "truncate bench.update_table" </dev/null
     calculate "$rate * 100"
 }
