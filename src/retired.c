@@ -44,11 +44,19 @@
 #define NOTABLE_BLOCKS	128		/* from here on others may notice it */
 #define PARTS_MAX		64
 
-/* a table, what it holds out of line, their indexes */
+/* a table, what it holds out of line, their indexes; in the order in which they go */
+typedef enum PartKind
+{
+	ROWS = 1,
+	OUT_OF_LINE,
+	INDEX,
+	INDEX_OUT_OF_LINE			/* small; goes with the table: pg_upgrade and VACUUM FULL want it valid */
+} PartKind;
+
 typedef struct Part
 {
 	Oid			relid;
-	bool		is_index;
+	PartKind	kind;
 } Part;
 
 /*
@@ -78,12 +86,13 @@ static OutboxStatement select_retired = {
 	1, {OIDOID}
 };
 
-/* in the order in which they go */
+/* with their kinds */
 static OutboxStatement select_parts = {
-	"select oid, 1 as part from pg_catalog.pg_class where oid = $1"
+	"select oid, 1 as kind from pg_catalog.pg_class where oid = $1"
 	" union all select reltoastrelid, 2 from pg_catalog.pg_class where oid = $1 and reltoastrelid <> 0"
-	" union all select i.indexrelid, 3 from pg_catalog.pg_class c join pg_catalog.pg_index i"
-	"  on i.indrelid in (c.oid, c.reltoastrelid) where c.oid = $1 order by part",
+	" union all select indexrelid, 3 from pg_catalog.pg_index where indrelid = $1"
+	" union all select i.indexrelid, 4 from pg_catalog.pg_class c join pg_catalog.pg_index i"
+	"  on i.indrelid = c.reltoastrelid where c.oid = $1 order by kind",
 	1, {OIDOID}
 };
 
@@ -190,7 +199,7 @@ list_parts(Oid relid, Part *parts)
 	for (uint64 i = 0; i < n; i++)
 	{
 		parts[i].relid = DatumGetObjectId(outbox_store_value(i, 1, &isnull));
-		parts[i].is_index = DatumGetInt32(outbox_store_value(i, 2, &isnull)) == 3;
+		parts[i].kind = (PartKind) DatumGetInt32(outbox_store_value(i, 2, &isnull));
 	}
 	return (int) n;
 }
@@ -206,12 +215,17 @@ lock_parts(OutboxPass *pass, const Part *parts, int n)
 	return true;
 }
 
+/* How much of it goes in steps. */
 static BlockNumber
-count_blocks(Oid relid)
+count_blocks(const Part *part)
 {
-	Relation	rel = relation_open(relid, NoLock);
-	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	Relation	rel;
+	BlockNumber blocks;
 
+	if (part->kind == INDEX_OUT_OF_LINE)
+		return 0;
+	rel = relation_open(part->relid, NoLock);
+	blocks = RelationGetNumberOfBlocks(rel);
 	relation_close(rel, NoLock);
 	return blocks;
 }
@@ -225,14 +239,14 @@ shorten(const Part *parts, int n, BlockNumber blocks)
 {
 	for (int i = 0; i < n && blocks > 0; i++)
 	{
-		BlockNumber there = count_blocks(parts[i].relid);
+		BlockNumber there = count_blocks(&parts[i]);
 		BlockNumber off = Min(there, blocks);
 		Relation	rel;
 
 		if (off == 0)
 			continue;
-		/* that of what is out of line was needed until now */
-		if (parts[i].is_index)
+		/* should somebody have made it anew */
+		if (parts[i].kind == INDEX)
 			disable_index(parts[i].relid);
 		rel = relation_open(parts[i].relid, NoLock);
 		RelationTruncate(rel, there - off);
@@ -268,7 +282,7 @@ outbox_retired_shrink(OutboxPass *pass)
 		return true;
 	}
 	for (int i = 0; i < n; i++)
-		blocks += count_blocks(parts[i].relid);
+		blocks += count_blocks(&parts[i]);
 	pass->rest = blocks >= NOTABLE_BLOCKS;
 	if (blocks > STEP_BLOCKS)
 	{

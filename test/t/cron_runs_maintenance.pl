@@ -62,7 +62,13 @@ $node->safe_psql($_, q{select outbox.publish('a.b')}) for qw(postgres app);
 $node->restart;
 ok($node->poll_query_until('postgres', q{select count(*) = 3 from cron.job_run_details where status = 'succeeded'}), 'all jobs have run')
 	or diag($node->safe_psql('postgres', 'select * from cron.job_run_details'));
-ok($node->poll_query_until($_, q{select count(*) = 17 from outbox.maintenance_status where last_success is not null and not failing}), "$_: every task was done, without dispatch") for qw(postgres app);
+foreach my $database (qw(postgres app))
+{
+	my $done = q{select string_agg(task, ', ' order by task) from outbox.maintenance_status where last_success is not null and not failing};
+	my $by_cron = $node->safe_psql($database, $done);
+	$node->safe_psql($database, 'call outbox.maintain()');
+	is($by_cron, $node->safe_psql($database, $done), "$database: every task was done, without dispatch");
+}
 $node->safe_psql('app', 'drop extension outbox cascade');
 $node->safe_psql('postgres', 'truncate cron.job_run_details');
 $node->restart;
