@@ -72,7 +72,12 @@ select s.subscription,
        k.start_p50 as publish_to_start_ms_p50, k.start_p95 as publish_to_start_ms_p95, k.start_p99 as publish_to_start_ms_p99,
        k.done_p50 as publish_to_done_ms_p50, k.done_p95 as publish_to_done_ms_p95, k.done_p99 as publish_to_done_ms_p99,
        s.paused,
-       t.stopped_at is not null or coalesce(t.outage_until > outbox.clock(), false) as stopped
+       t.stopped_at is not null or coalesce(t.outage_until > outbox.clock(), false) as stopped,
+       -- as outbox.status() says it
+       s.handler is null and not s.paused and not outbox.is_held()
+           and lanes.backlog + parked.ready > 0
+           and coalesce(counted.in_progress, 0) + coalesce(at_work.n, 0) = 0
+           and coalesce(oldest.published_at < outbox.clock() - interval '1 minute', false) as unclaimed
 from outbox.subscription s
 left join outbox.subscription_state t on t.subscription_id = s.subscription_id
 left join counted on counted.subscription_id = s.subscription_id
@@ -100,7 +105,7 @@ cross join lateral (
 where outbox.sees_all_tenants();
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
-'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why.
+'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why. unclaimed: it has no handler, its events have waited for more than a minute, and nobody holds a lease: its workers do not run.
 Cost: some index probes a lane, and what is parked, up to 10,000; whatever the size of the log and of what is in review.';
 
 create view outbox.failure_metrics as

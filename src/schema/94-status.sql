@@ -86,7 +86,7 @@ begin atomic
         from subscription where paused and backlog > 0
         union all
         select 9, format('Waiting for "%s", which nobody claims: %s, the oldest since %s. Start its workers, or remove it: select outbox.unsubscribe(%L, force => true);', subscription, backlog, outbox.ago(oldest_waiting_at), subscription)
-        from subscription where handler is null and not paused and backlog > 0 and in_progress = 0 and oldest_waiting_at < outbox.clock() - interval '1 minute'
+        from subscription where handler is null and not paused and state <> 'held' and backlog > 0 and in_progress = 0 and oldest_waiting_at < outbox.clock() - interval '1 minute'
         union all
         select 10, format('Waiting for "%s": %s, the oldest since %s. If that grows: a quicker handler, a batch handler, more lanes, or more outbox.workers.', subscription, backlog, outbox.ago(oldest_waiting_at))
         from subscription where state = 'works' and oldest_waiting_at < outbox.clock() - interval '1 minute'
@@ -98,7 +98,7 @@ begin atomic
         from outbox.snapshot_holder where since < clock_timestamp() - interval '1 hour'
         union all
         select 13, format('Past their time and still on the disk, task "%s": %s (%s)', task, kept, left(kept_why, 300))
-        from upkeep where task in ('archive', 'events', 'receipts') and kept > 0
+        from upkeep where task in ('archive', 'events', 'receipts', 'retired tables') and kept > 0
     ), line (part, n, line) as (
         select 1, 0::bigint, format('outbox %s, database "%s", %s', e.extversion, current_database(), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ'))
         from pg_catalog.pg_extension e where e.extname = 'outbox'

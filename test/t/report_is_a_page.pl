@@ -29,6 +29,21 @@ sql($node, q{select outbox.pause('outside')});
 like(sql($node, 'select * from outbox.status()'), qr/Waiting for "outside", which is paused: 200, .*outbox\.resume\('outside'\)/, 'and what is paused');
 unlike($status, qr/$canary/, 'and shows no payload, key or message');
 
+# whose workers outside do not run
+my $unclaimed = q{select unclaimed from outbox.metrics where subscription = 'outside'};
+sql($node, q{select outbox.resume('outside')});
+is_sql($node, $unclaimed, 'f', 'what has waited for a moment only may be claimed yet');
+set_offset($node, 61);
+comes_true($node, 30, $unclaimed, 'after a minute nobody claims it');
+my $nobody = qr/Waiting for "outside", which nobody claims: 200, the oldest since \d+ min\. Start its workers, .*outbox\.unsubscribe\('outside', force => true\)/;
+like(sql($node, 'select * from outbox.status()'), $nobody, 'and the status says so');
+sql($node, q{select count(*) from outbox.claim('outside')});
+is_sql($node, $unclaimed, 'f', 'somebody claims');
+unlike(sql($node, 'select * from outbox.status()'), qr/nobody claims/, 'which the status knows');
+sql($node, q{select outbox.pause('outside')});
+is_sql($node, q{select count(*) from outbox.metrics where unclaimed}, '0', 'one with a handler is not meant, nor one that is paused');
+set_offset($node, 0);
+
 $page = sql($node, q{select outbox.report(outbox.clock() - interval '10 minutes')});
 unlike($page, qr/$canary/, 'no payload, header, key or message is in the report');
 unlike($page, qr/<script|\bsrc=|\bhref=|url\(|<i>/i, 'no script, nothing from elsewhere, and names are text');

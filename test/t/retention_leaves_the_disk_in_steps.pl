@@ -43,6 +43,7 @@ is(sql($node, "select to_regclass('$table') is null"), 't', 'its name is free');
 is(sql($node, q{select string_agg(distinct i.indisvalid::text, '') from pg_index i where i.indrelid = (select oid from pg_class where relname ~ '^retired_' and relkind = 'r')}), 'false', 'its indexes are not used');
 like(status($node, 'retired tables', 'kept_why'), qr/^retired_\d+: another session uses it$/, 'it is on the disk, and why');
 is(status($node, 'retired tables', 'kept'), '1', 'it alone: those without rows are not');
+like(sql($node, 'select * from outbox.status()'), qr/Past their time and still on the disk, task "retired tables": 1 \(retired_\d+: another session uses it\)/, 'the page for a person has it too');
 
 # a crash
 $node->stop('immediate');
