@@ -12,14 +12,20 @@ bench_old_snapshot() {
         keep free_ours "$(drain_ours noop)"
         keep free_update "$(drain_baseline update_table "$here/baseline_update_claim.pgbench")"
         keep free_delete "$(drain_baseline delete_table "$here/baseline_delete_claim.pgbench")"
+        keep free_one "$(drain_ours one)"
+        keep free_set "$(drain_ours set)"
         hold_snapshot
         keep held_ours "$(drain_ours noop)"
         show_course
+        keep held_one "$(drain_ours one)"
+        keep held_set "$(drain_ours set)"
         keep held_update "$(drain_baseline update_table "$here/baseline_update_claim.pgbench")"
         keep held_delete "$(drain_baseline delete_table "$here/baseline_delete_claim.pgbench")"
         let_go
     done
     compare "with the old snapshot, against our own rate without it" "events/s" "$(kept held_ours)" "$(kept free_ours)" ge 0.95
+    compare "  with a handler of one insert" "events/s" "$(kept held_one)" "$(kept free_one)" ge 0.95
+    compare "  with a batch handler" "events/s" "$(kept held_set)" "$(kept free_set)" ge 0.95
     compare "the last $WINDOW events, against the first $WINDOW" "events/s" "$(kept last_window)" "$(kept first_window)" ge 0.95
     compare "  against the update table under one" "events/s" "$(kept held_ours)" "$(kept held_update)"
     compare "  against the delete table under one" "events/s" "$(kept held_ours)" "$(kept held_delete)"
