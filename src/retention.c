@@ -360,6 +360,8 @@ reason_to_keep(const Expired *segment, Oid event_log, Needed *needed)
 		return "not archived yet";
 	if (is_backfilled(segment))
 		return "a subscription reads it from the beginning";
+	if (outbox_retired_has_dependent(event_log))
+		return OUTBOX_RETIRED_DEPENDENT;
 	if (!may_be_locked(event_log))
 		return "another session uses it";
 	look_at_ends(needed);
@@ -375,6 +377,8 @@ reason_to_keep_locked(OutboxPass *pass, const Expired *segment, Oid event_log, N
 {
 	if (!outbox_maintenance_lock_alone(pass, event_log) || !outbox_segment_lock_changes())
 		return "another session uses it";
+	if (outbox_retired_has_dependent(event_log))
+		return OUTBOX_RETIRED_DEPENDENT;
 	if (is_backfilled(segment))
 		return "a subscription reads it from the beginning";
 	look_for_needed(&segment->from, &segment->to, needed->seen, needed);
@@ -447,6 +451,11 @@ outbox_retention_drop_receipts(OutboxPass *pass)
 	if (!outbox_maintenance_lock_alone(pass, receipt_log) || !outbox_segment_lock_changes())
 	{
 		outbox_maintenance_keep(pass, segment.name, "another session uses it");
+		return true;
+	}
+	if (outbox_retired_has_dependent(receipt_log))
+	{
+		outbox_maintenance_keep(pass, segment.name, OUTBOX_RETIRED_DEPENDENT);
 		return true;
 	}
 	from = UUIDPGetDatum(&segment.from);

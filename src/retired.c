@@ -98,15 +98,12 @@ static OutboxStatement select_parts = {
 
 /* ---------------------------------------------------------------- retiring */
 
-static void
-refuse_when_needed(Oid relid)
+bool
+outbox_retired_has_dependent(Oid relid)
 {
 	Datum		arg = ObjectIdGetDatum(relid);
 
-	if (outbox_store_run(&select_dependent, &arg, NULL, 1) > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-				 errmsg("cannot drop table %s because other objects depend on it", get_rel_name(relid))));
+	return outbox_store_run(&select_dependent, &arg, NULL, 1) > 0;
 }
 
 static void
@@ -159,7 +156,6 @@ outbox_retired_add(Oid relid, const char *parent)
 	SPITupleTable *indexes;
 	bool		isnull;
 
-	refuse_when_needed(relid);
 	leave_parent(relid, parent);
 	n = outbox_store_run(&select_indexes, &arg, NULL, 0);
 	indexes = SPI_tuptable;
@@ -279,6 +275,12 @@ outbox_retired_shrink(OutboxPass *pass)
 	{
 		pass->reached = relid;
 		outbox_maintenance_keep(pass, get_rel_name(relid), "another session uses it");
+		return true;
+	}
+	if (outbox_retired_has_dependent(relid))
+	{
+		pass->reached = relid;
+		outbox_maintenance_keep(pass, get_rel_name(relid), OUTBOX_RETIRED_DEPENDENT);
 		return true;
 	}
 	for (int i = 0; i < n; i++)

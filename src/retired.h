@@ -6,9 +6,15 @@
 
 #include "maintenance.h"
 
+/* why a table stays that a person has made something of */
+#define OUTBOX_RETIRED_DEPENDENT "another object depends on it"
+
+/* does something depend on a table of a segment that would not go with it? */
+extern bool outbox_retired_has_dependent(Oid relid);
+
 /*
- * In place of dropping a table of a segment, which is locked against everybody: with the end of the transaction
- * nobody finds it any more.  An error when something else depends on it.
+ * In place of dropping a table of a segment, which is locked against everybody, and on which nothing depends: with the
+ * end of the transaction nobody finds it any more.
  */
 extern void outbox_retired_add(Oid relid, const char *parent);
 

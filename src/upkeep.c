@@ -108,6 +108,15 @@ static OutboxStatement record_task = {
 	7, {TEXTOID, TIMESTAMPTZOID, TEXTOID, INT8OID, INT8OID, TEXTOID, INT8OID}
 };
 
+/* of a pass that goes on: what was kept is known at its end */
+static OutboxStatement record_going_on = {
+	"insert into outbox.maintenance as m (task, last_run, last_success, removed, removed_total)"
+	" values ($1, $2, $2, $3, $3)"
+	" on conflict (task) do update set last_run = $2, last_success = $2,"
+	" removed = $3, removed_total = m.removed_total + $3",
+	3, {TEXTOID, TIMESTAMPTZOID, INT8OID}
+};
+
 static OutboxStatement select_resume = {
 	"select resume_at from outbox.maintenance where task = $1",
 	1, {TEXTOID}
@@ -121,6 +130,7 @@ typedef struct Progress
 	int			error;			/* SQLSTATE of the step that ended the pass, or 0 */
 	int			reported_error;
 	int64		recorded_at;	/* outbox_settings_ticks() */
+	int64		told_at;		/* the same, of the pass that goes on: its begin, or when it was written down since */
 	int64		rest_until;		/* the same; 0: no rest is asked for */
 } Progress;
 
@@ -185,6 +195,7 @@ begin_pass(Progress *progress)
 	resetStringInfo(&pass->kept_why);
 	progress->finished = false;
 	progress->error = 0;
+	progress->told_at = outbox_settings_ticks();
 }
 
 static bool
@@ -308,6 +319,25 @@ record(const Task *task, Progress *progress)
 	progress->recorded_at = outbox_settings_ticks();
 }
 
+/*
+ * A pass may take hours, and is well meanwhile: now and then that is written down.  Not when the last one ended in an
+ * error, which this one may meet again.
+ */
+static void
+record_meanwhile(const Task *task, Progress *progress)
+{
+	Datum		args[3];
+
+	if (progress->reported_error != 0 || outbox_settings_ticks() - progress->told_at < RECORD_US)
+		return;
+	args[0] = CStringGetTextDatum(task->name);
+	args[1] = TimestampTzGetDatum(outbox_settings_now());
+	args[2] = Int64GetDatum(progress->pass.removed);
+	(void) outbox_store_run(&record_going_on, args, NULL, 0);
+	progress->pass.removed = 0;
+	progress->told_at = outbox_settings_ticks();
+}
+
 /* Is it news?  What the router does every few seconds need not be written down each time. */
 static bool
 is_worth_recording(const Progress *progress)
@@ -411,7 +441,10 @@ advance_task(const Task *task, Progress *progress)
 		return false;
 	attempt_step(task, progress, false);
 	if (!progress->finished)
+	{
+		record_meanwhile(task, progress);
 		return false;
+	}
 	report_error(task, progress, LOG);
 	if (is_worth_recording(progress))
 		record(task, progress);
@@ -459,6 +492,8 @@ shrink_retired(void)
 			if (progress->pass.removed > 0 || is_worth_recording(progress))
 				record(task, progress);
 		}
+		else
+			record_meanwhile(task, progress);
 	}
 	commit_transaction();
 	rest(progress, begin);

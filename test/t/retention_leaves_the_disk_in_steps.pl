@@ -1,6 +1,6 @@
 # A table that retention takes out of the log is out of everybody's reach at once, and then off the disk: a few MB a
 # transaction, never waiting for a lock, and after a crash from where it was. What a person has built on it
-# keeps it.
+# keeps it, and it alone.
 use strict;
 use warnings;
 use FindBin;
@@ -12,10 +12,30 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $step = 2048;    # blocks
+
+# events of 10 kB each
+sub publish
+{
+	my ($type, $n) = @_;
+	return qq{select count(outbox.publish('$type', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, $n) n};
+}
+
 my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\n");
 
-age($node, q{select count(outbox.publish('t.old', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, 6000) n});
-my ($table, $toast) = split /\|/, sql($node, q{select c.oid::regclass, c.reltoastrelid::regclass from pg_class c where oid = (select tableoid from outbox.event_log limit 1)});
+sub hold
+{
+	my ($relation) = @_;
+	my $session = $node->background_psql('postgres');
+	$session->query_safe("begin; select count(*) from $relation");
+	return $session;
+}
+
+# a segment before it, which somebody will have a view on
+age($node, publish('t.first', 2500));
+my $first = sql($node, q{select distinct tableoid::regclass from outbox.event_log});
+sql($node, "create view reader as select event_id from $first");
+age($node, publish('t.old', 6000));
+my ($table, $toast) = split /\|/, sql($node, q{select c.oid::regclass, c.reltoastrelid::regclass from pg_class c where oid = (select tableoid from outbox.event_log where event_type = 't.old' limit 1)});
 my @paths = split /\n/, sql($node, qq{select pg_relation_filepath(c.oid) from pg_class c where c.oid in ('$table'::regclass, '$toast'::regclass)
 	or c.oid in (select indexrelid from pg_index where indrelid in ('$table'::regclass, '$toast'::regclass))});
 is(scalar @paths, 5, 'a table with two indexes, and what it holds out of line');
@@ -26,18 +46,13 @@ $node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.retention =
 $node->reload;
 comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');
 
-sql($node, "create view reader as select event_id from $table");
-my ($rc, $err) = maintain($node);
-is(status($node, 'events', 'last_error'), '2BP01', 'a view on a segment');
-is(sql($node, 'select count(*) from reader'), '6000', 'keeps it');
-sql($node, 'drop view reader');
-
 # somebody uses a part of the table, but not the table
-my $holder = $node->background_psql('postgres');
-$holder->query_safe("begin; select count(*) from $toast");
+my $holder = hold($toast);
 maintain($node);
-is(status($node, 'events', 'failing'), 'f', 'without it, it goes');
-is(sql($node, 'select count(*) from outbox.event'), '0', 'out of the log');
+is(status($node, 'events', q{last_error is null and not failing}), 't', 'retention goes on');
+like(status($node, 'events', q{kept || ' ' || kept_why}), qr/^1 \d{8}: another object depends on it$/, 'a view on a segment keeps it');
+is(sql($node, 'select count(*) from reader'), '2500', 'whole');
+is(sql($node, 'select string_agg(distinct event_type, chr(32)) from outbox.event'), 't.first', 'and the later one is out of the log');
 is(sql($node, q{select count(*) from pg_inherits where inhrelid::regclass::text like '%retired%'}), '0', 'nobody is its parent');
 is(sql($node, "select to_regclass('$table') is null"), 't', 'its name is free');
 is(sql($node, q{select string_agg(distinct i.indisvalid::text, '') from pg_index i where i.indrelid = (select oid from pg_class where relname ~ '^retired_' and relkind = 'r')}), 'false', 'its indexes are not used');
@@ -79,6 +94,28 @@ foreach my $line (split /\n/, $wal)
 }
 cmp_ok($steps, '>=', 2, "in $steps transactions");
 cmp_ok($largest, '<=', $step + 1, 'none of which gave back much');
+
+# the router does it too, and tells of it before it has finished
+$holder = hold(sql($node, qq{select reltoastrelid::regclass from pg_class where oid = '$first'::regclass}));
+sql($node, q{drop view reader});
+maintain($node);
+is(sql($node, 'select count(*) from outbox.event'), '0', 'without the view its segment goes');
+like(status($node, 'retired tables', 'kept_why'), qr/^retired_\d+: another session uses it$/, 'from the log');
+sql($node, q{
+	create table told (tables bigint);
+	create function tell() returns trigger language plpgsql as $f$
+	begin
+		insert into public.told select count(*) from pg_class where relname ~ '^retired_' and relkind = 'r';
+		return null;
+	end $f$;
+	create trigger tell after insert or update on outbox.maintenance for each row when (new.task = 'retired tables' and new.last_success > outbox.clock() - interval '10 seconds') execute function tell();
+});
+$holder->quit;
+$node->append_conf('postgresql.conf', "outbox.dispatch = on\n");
+$node->reload;
+comes_true($node, 40, q{select count(*) = 0 from pg_class where relname ~ '^retired_'}, 'and with the router from the disk');
+cmp_ok(sql($node, 'select count(*) from told where tables > 0'), '>', 0, 'which has told that all is well while it was not done');
+comes_true($node, 30, q{select count(*) > 0 from told where tables = 0}, 'and when it was');
 $node->stop;
 unlike(slurp_file($node->logfile), qr/could not open relation|could not read block|PANIC|TRAP/, 'no error of ours is in the log');
 done_testing();
