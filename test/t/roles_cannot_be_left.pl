@@ -110,7 +110,7 @@ my %attacks = (
 		perform set_config('search_path', 'pg_temp, attack, pg_catalog', false);
 		insert into attack.deferred_path values (1);},
 	language_global => q{
-		perform attack.leave_global();},
+		insert into public.report (of, what) values ('language_global', attack.leave_global());},
 	session_state => q{
 		perform pg_advisory_lock(815);
 		perform pg_advisory_lock_shared(816, 1);
@@ -247,29 +247,37 @@ sql($node, q{
 
 # ---------------------------------------------------------------- language globals
 
-my ($has_plperl) = $node->psql('postgres', 'create extension plperl') == 0 ? 1 : 0;
-if ($has_plperl)
-{
-	sql($node, q{
-		set role attacker;
-		create function attack.leave_global() returns void language plperl as $$
-			$_SHARED{left_behind} = sub { spi_exec_query("select attack.probe('language_global')") };
-			$main::left_behind = 1;
-			return;
-		$$;
-		set role victim;
-		create function home.global() returns text language plperl as $$
-			&{$_SHARED{left_behind}}() if $_SHARED{left_behind};
-			return defined $_SHARED{left_behind} || defined $main::left_behind ? 'found' : 'nothing';
-		$$;});
-}
-else
-{
-	diag('plperl is not installed: language globals are NOT tested (package postgresql-plperl-<version>)');
-	sql($node, q{
-		set role attacker; create function attack.leave_global() returns void language sql as 'select';
-		set role victim; create function home.global() returns text language sql as $$ select 'nothing' $$;});
-}
+# A trusted language keeps the globals of roles apart by itself; an untrusted one has one set of them for the whole process,
+# which a low role gets at through a function that it is allowed to call.
+is($node->psql('postgres', 'create extension plperl; create extension plperlu'), 0, 'plperl is there (package postgresql-plperl-<version>)')
+	or BAIL_OUT('language globals could not be tested');
+sql($node, q{
+	create function public.remember() returns void language plperlu as $$
+		$_SHARED{left_behind} = 1;
+		$main::left_behind = 1;
+	$$;
+	create function public.remembered() returns text language plperlu as $$
+		return defined $_SHARED{left_behind} || defined $main::left_behind ? 'found' : 'nothing';
+	$$;
+	set role attacker;
+	create function attack.leave_global() returns text language plperl as $$
+		$_SHARED{left_behind} = sub { spi_exec_query("select attack.probe('language_global')") };
+		$main::left_behind = 1;
+		spi_exec_query('select public.remember()');
+		return spi_exec_query('select public.remembered() as found')->{rows}[0]{found};
+	$$;
+	set role victim;
+	create function home.global() returns text language plperl as $$
+		&{$_SHARED{left_behind}}() if $_SHARED{left_behind};
+		return defined $_SHARED{left_behind} || defined $main::left_behind ? 'found' : 'nothing';
+	$$;
+	reset role;
+	create function public.super_global() returns text language plperl as $$
+		&{$_SHARED{left_behind}}() if $_SHARED{left_behind};
+		return defined $_SHARED{left_behind} || defined $main::left_behind ? 'found' : 'nothing';
+	$$;
+	revoke all on function public.super_global from public;
+});
 
 # ---------------------------------------------------------------- those who are served next
 
@@ -302,13 +310,14 @@ sql($node, qq{
 	create function home.handler(e outbox.event) returns void language plpgsql as \$h\$
 	begin
 		insert into home.mine values (1);
-		insert into report (of, what) values ('victim', 'global ' || home.global());
+		insert into report (of, what) values ('victim', 'global ' || home.global() || ', ' || public.remembered());
 		@{[sprintf $looks_around, 'victim']}
 	end \$h\$;
 	alter role victim set search_path = home, public;
 	reset role;
 	create function public.super_handler(e outbox.event) returns void language plpgsql as \$h\$
 	begin
+		insert into report (of, what) values ('super', 'global ' || public.super_global() || ', ' || public.remembered());
 		@{[sprintf $looks_around, 'super']}
 	end \$h\$;
 	revoke all on function public.super_handler from public;
@@ -335,6 +344,7 @@ my $undisturbed = sorted(next_ones_find());
 like($undisturbed, qr/^own: user attacker, session attacker, superuser off$/m, 'a handler is its role');
 like($undisturbed, qr/^victim: user victim, session victim, superuser off$/m, 'another is another');
 like($undisturbed, qr/^super: user postgres, session postgres, superuser on$/m, 'a superuser is one');
+like($undisturbed, qr/^$_: global nothing, nothing$/m, "$_: no global of a language") for 'victim', 'super';
 like($undisturbed, qr/^victim: search_path home, public$/m, q{the role's own search_path});
 
 # ---------------------------------------------------------------- attack
@@ -358,6 +368,7 @@ is_sql($node, q{select string_agg(distinct who || ' ' || reads_secret, ', ') fro
 is_sql($node, q{select string_agg(distinct way, ', ' order by way) from attack.caught where way !~ 'shadow'},
 	'deferred_in_deferred, deferred_trigger, discard, held_cursor, set_role', 'these did run');
 is_sql($node, q{select count(*) from attack.caught where way = 'cursor_in_deferred'}, '0', 'no query of a held cursor runs at commit');
+is_sql($node, q{select string_agg(what, ', ') from report where of = 'language_global'}, 'found', 'a global was left behind');
 is_sql($node, q{select string_agg(distinct who, ', ') from attack.parallel}, 'attacker 0', 'parallel workers are the role');
 is_sql($node, q{select coalesce(string_agg(distinct of || ': ' || what, ', '), '') from report where what = 'done' and of not in ('alter role', 'shadow', 'reset all')},
 	'', 'nothing that was refused elsewhere was allowed here');
