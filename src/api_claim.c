@@ -86,6 +86,10 @@ get_delay(FunctionCallInfo fcinfo, int n, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be negative", name)));
+	if (delay == OUTBOX_BACKOFF_INTERVAL_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be finite", name)));
 	return Min(delay, DELAY_MAX);
 }
 

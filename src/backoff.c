@@ -43,8 +43,8 @@ outbox_backoff_delay(int attempt, int64 base, double factor, int64 max, double s
 	delay *= 1.0 - SPREAD + 2.0 * SPREAD * spread;
 
 	/* the largest double below 2^63 */
-	if (delay >= 9223372036854774784.0)
-		return INT64CONST(9223372036854774784);
+	if (delay >= (double) OUTBOX_BACKOFF_INTERVAL_MAX)
+		return OUTBOX_BACKOFF_INTERVAL_MAX;
 	return (int64) delay;
 }
 
@@ -53,9 +53,9 @@ outbox_backoff_interval_us(const Interval *interval)
 {
 	double		us = ((double) interval->month * DAYS_PER_MONTH + interval->day) * USECS_PER_DAY + interval->time;
 
-	if (us >= 9223372036854774784.0)
-		return INT64CONST(9223372036854774784);
-	if (us <= -9223372036854774784.0)
-		return -INT64CONST(9223372036854774784);
+	if (us >= (double) OUTBOX_BACKOFF_INTERVAL_MAX)
+		return OUTBOX_BACKOFF_INTERVAL_MAX;
+	if (us <= -(double) OUTBOX_BACKOFF_INTERVAL_MAX)
+		return -OUTBOX_BACKOFF_INTERVAL_MAX;
 	return (int64) us;
 }

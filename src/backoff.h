@@ -12,6 +12,9 @@
  */
 extern int64 outbox_backoff_delay(int attempt, int64 base, double factor, int64 max, double spread);
 
+/* what an interval of 292,000 years and more is cut to, also the infinite one of PostgreSQL 17 */
+#define OUTBOX_BACKOFF_INTERVAL_MAX INT64CONST(9223372036854774784)
+
 /* an interval in microseconds, a month counting 30 days; cut to what an int64 holds */
 extern int64 outbox_backoff_interval_us(const Interval *interval);
 
