@@ -3,8 +3,8 @@
  *
  * When a file of gigabytes goes, the file system is busy for a moment, and a publisher's commit waits for the
  * disk with it.  So retention does not drop a table, but retires it: it is nobody's child any more, has another name,
- * and its indexes are not used.  From the end of that transaction on nobody finds it, and its name is all there is to know of
- * it: after a crash, on a server that was a standby, or restored from a dump that was made meanwhile.
+ * and its indexes are not used.  From the end of that transaction on nobody finds it, and it is itself all there is to know of
+ * it, its name and its form: after a crash, on a server that was a standby, or restored from a dump that was made meanwhile.
  *
  * Then it is shortened, a few MB in a transaction, under a lock that is only tried for, with rests in between; the last
  * step drops it.  Rows go first, then what they hold out of line, then the indexes, so that whoever reads it between two steps (a dump,
@@ -80,9 +80,26 @@ static OutboxStatement select_indexes = {
 	1, {OIDOID}
 };
 
+/*
+ * Ours alone, by their name and by what only we give a table: that it goes with its parent; or, when it came by a dump or
+ * pg_upgrade, which do not carry that, a segment's check, columns and closed rows.  Another's of such a name stays, and so
+ * does one that a person has made an extension's.
+ */
 static OutboxStatement select_retired = {
-	"select oid from pg_catalog.pg_class where relname >= '" PREFIX "' and relname < '" PREFIX_END "'"
-	" and relnamespace = 'outbox'::pg_catalog.regnamespace and relkind = 'r' and oid > $1 order by oid limit 1",
+	"select c.oid from pg_catalog.pg_namespace n join pg_catalog.pg_class c on c.relnamespace = n.oid"
+	" where n.nspname = 'outbox' and c.relname >= '" PREFIX "' and c.relname < '" PREFIX_END "' and c.relname ~ '^" PREFIX "[0-9]+$'"
+	" and c.relkind = 'r' and c.relpersistence = 'p' and c.oid > $1"
+	" and not exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
+	"  and d.objid = c.oid and d.deptype = 'e')"
+	" and exists (select from pg_catalog.pg_class p where p.relnamespace = n.oid and p.relname in ('event_log', 'receipt_log') and ("
+	"  exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objid = c.oid"
+	"   and d.objsubid = 0 and d.refclassid = d.classid and d.refobjid = p.oid and d.deptype = 'a')"
+	"  or c.relrowsecurity and exists (select from pg_catalog.pg_constraint k where k.conrelid = c.oid and k.contype = 'c'"
+	"   and k.conname ~ ('^' || p.relname || '_.+_range$'))"
+	"  and not exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
+	"   and not exists (select from pg_catalog.pg_attribute b where b.attrelid = p.oid and b.attname = a.attname"
+	"    and b.atttypid = a.atttypid))))"
+	" order by c.oid limit 1",
 	1, {OIDOID}
 };
 
@@ -137,13 +154,16 @@ disable_index(Oid index)
 	table_close(catalog, RowExclusiveLock);
 }
 
-/* Its own name is free again, should the clock go back to its time. */
+/* Its own name is free again, should the clock go back to its time.  One from a dump may have the number already. */
 static void
 rename_relation(Oid relid, bool is_index)
 {
 	char		name[NAMEDATALEN];
+	uint64		number = relid;
 
-	snprintf(name, sizeof(name), PREFIX "%u", relid);
+	do
+		snprintf(name, sizeof(name), PREFIX UINT64_FORMAT, number++);
+	while (OidIsValid(get_relname_relid(name, get_rel_namespace(relid))));
 	RenameRelationInternal(relid, name, true, is_index);
 	CommandCounterIncrement();
 }
@@ -270,6 +290,12 @@ outbox_retired_shrink(OutboxPass *pass)
 
 	if (!OidIsValid(relid))
 		return false;
+	if (outbox_retired_has_dependent(relid))
+	{
+		pass->reached = relid;
+		outbox_maintenance_keep(pass, get_rel_name(relid), "something depends on it");
+		return true;
+	}
 	n = list_parts(relid, parts);
 	if (!lock_parts(pass, parts, n))
 	{

@@ -5,8 +5,12 @@ use strict;
 use warnings;
 use Exporter 'import';
 use OutboxEngine;
+use Test::More;
 
-our @EXPORT = qw(status maintain pass_days age);
+our @EXPORT = qw(status maintain pass_days age clock_offset $retired make_old_events retire shrink_until);
+
+# the largest retired table
+our $retired = q{(select c.oid from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relname ~ '^retired_\d+$' and c.relkind = 'r' order by pg_total_relation_size(c.oid) desc limit 1)};
 
 my $offset = 0;
 
@@ -33,6 +37,11 @@ sub pass_days
 	set_offset($node, $offset);
 }
 
+sub clock_offset
+{
+	return $offset;
+}
+
 # publishes, delivers, and moves the clock on until it is past its time
 sub age
 {
@@ -41,6 +50,47 @@ sub age
 	drain($node, 20, 'delivered');
 	pass_days($node, 32);
 	comes_true($node, 30, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, 'sealed');
+}
+
+# Events that are past their time, more than one step of rows and of what they hold out of line, in a server that keeps them for
+# 1000 days until now; afterwards upkeep is done by hand. Returns their table.
+sub make_old_events
+{
+	my ($node, $after) = @_;
+	age($node, q{
+		select count(outbox.publish('t.old', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, 3000) n;
+		select count(outbox.publish('t.old', jsonb_build_object('text', repeat(md5(n::text), 25)))) from generate_series(1, 20000) n});
+	my $table = sql($node, 'select tableoid::regclass from outbox.event_log limit 1');
+	sql($node, $after) if $after;
+	$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.retention = '30d'\n");
+	$node->reload;
+	comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');
+	return $table;
+}
+
+# Retention takes the table out of the log, and it stays on the disk as it is.
+sub retire
+{
+	my ($node, $table) = @_;
+	my $toast = sql($node, "select reltoastrelid::regclass from pg_class where oid = '$table'::regclass");
+	my $holder = $node->background_psql('postgres');
+	$holder->query_safe("begin; select count(*) from $toast");
+	maintain($node);
+	$holder->query_safe('rollback');
+	$holder->quit;
+	like(sql($node, "select ${retired}::regclass"), qr/^outbox\.retired_\d+$/, 'retired');
+}
+
+# Upkeep with a little more time each time, until the condition is true, and not until the table is gone.
+sub shrink_until
+{
+	my ($node, $condition) = @_;
+	for (my $ms = 20; $ms < 3000; $ms += 5)
+	{
+		maintain($node, "set statement_timeout = $ms; ");
+		last if sql($node, "select $condition") ne 'f';
+	}
+	is(sql($node, "select $condition"), 't', 'shrunk in part');
 }
 
 1;
