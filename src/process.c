@@ -27,6 +27,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -488,6 +489,9 @@ outbox_process_wait(OutboxProcess *self, long timeout)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout, wait_event);
 		ResetLatch(MyLatch);
 	}
+	/* without a pause the latch does not tell, and as long as we were there no server could start */
+	else if (!PostmasterIsAlive())
+		proc_exit(1);
 	see_to_signals();
 }
 
