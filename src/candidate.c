@@ -153,7 +153,7 @@ has_old_rows(Oid event_log)
 	entry = hash_search(known, &event_log, HASH_FIND, &found);
 	if (!found)
 	{
-		rel = table_open(event_log, AccessShareLock);
+		rel = outbox_store_open(event_log, AccessShareLock);
 		entry = hash_search(known, &event_log, HASH_ENTER, &found);
 		entry->has_rows = RelationGetNumberOfBlocks(rel) > 0;
 		table_close(rel, NoLock);

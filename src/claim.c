@@ -137,7 +137,7 @@ clear_holder(Claim *claim, Relation lanes, TupleTableSlot *slot)
 static bool
 lock_lane(Claim *claim)
 {
-	Relation	rel = table_open(outbox_extension_relid("lane"), RowShareLock);
+	Relation	rel = outbox_store_open(outbox_extension_relid("lane"), RowShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	bool		isnull;
 
@@ -397,7 +397,7 @@ take_from_gate(Claim *claim, OutboxKeyGate *gate, bool may_remove)
 	else if (!any && may_remove)
 	{
 		/* all that was parked is settled: later events of the key need not be parked any more; upkeep removes the rows */
-		Relation	gates = table_open(outbox_extension_relid("gate"), RowExclusiveLock);
+		Relation	gates = outbox_store_open(outbox_extension_relid("gate"), RowExclusiveLock);
 
 		(void) outbox_store_delete(gates, &gate->tid);
 		table_close(gates, NoLock);

@@ -29,6 +29,7 @@
 #include "operator.h"
 #include "pattern.h"
 #include "sensitive.h"
+#include "store.h"
 
 #define PATHS_MAX			1000	/* of one list */
 #define PAYLOAD_BYTES_MAX	(64 * 1024 * 1024)
@@ -628,7 +629,7 @@ compare_types(const void *a, const void *b)
 static void
 read_definitions(void)
 {
-	Relation	rel = table_open(cache_relid, AccessShareLock);
+	Relation	rel = outbox_store_open(cache_relid, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);

@@ -229,7 +229,7 @@ outbox_exception_write(OutboxException *x)
 void
 outbox_exception_delete(OutboxException *x)
 {
-	Relation	rel = table_open(outbox_extension_relid("delivery_exception"), RowExclusiveLock);
+	Relation	rel = outbox_store_open(outbox_extension_relid("delivery_exception"), RowExclusiveLock);
 
 	CommandCounterIncrement();
 	(void) outbox_store_delete(rel, &x->tid);

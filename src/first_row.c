@@ -19,11 +19,12 @@
 
 #include "extension.h"
 #include "first_row.h"
+#include "store.h"
 
 void
 outbox_first_row_open(OutboxFirstRow *table, const char *relname)
 {
-	table->rel = table_open(outbox_extension_relid(relname), RowExclusiveLock);
+	table->rel = outbox_store_open(outbox_extension_relid(relname), RowExclusiveLock);
 	table->estate = CreateExecutorState();
 	table->rri = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->rri, table->rel, 0, NULL, 0);

@@ -611,7 +611,7 @@ days_ago(int minutes)
 static bool
 trim_by_blocks(OutboxPass *pass, const char *table, OutboxStatement *statement, int minutes)
 {
-	Relation	rel = table_open(outbox_extension_relid(table), RowExclusiveLock);
+	Relation	rel = outbox_store_open(outbox_extension_relid(table), RowExclusiveLock);
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	BlockNumber from = (BlockNumber) Min(pass->reached, nblocks);
 	BlockNumber to = Min(from + BLOCKS, nblocks);

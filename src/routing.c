@@ -262,7 +262,7 @@ route_candidates(OutboxPlacement *placement, OutboxCandidateList *list, int from
 				table_close(rel, NoLock);
 			}
 			segment = candidate->segment;
-			rel = table_open(list->segments[segment].event_log, AccessShareLock);
+			rel = outbox_store_open(list->segments[segment].event_log, AccessShareLock);
 			slot = table_slot_create(rel, NULL);
 		}
 		if (outbox_candidate_fetch(&list->segments[segment], rel, candidate, slot))

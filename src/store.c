@@ -8,6 +8,7 @@
  */
 #include "outbox.h"
 
+#include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
@@ -22,6 +23,21 @@
 
 #include "store.h"
 
+/* ---------------------------------------------------------------- opening */
+
+Relation
+outbox_store_open(Oid relid, LOCKMODE mode)
+{
+	Relation	rel = try_table_open(relid, mode);
+
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("a table of extension \"%s\" was dropped meanwhile", OUTBOX_LIBRARY),
+				 errhint("When the extension has been created again, repeat the transaction.")));
+	return rel;
+}
+
 /* ---------------------------------------------------------------- inserting */
 
 OutboxWriter *
@@ -29,7 +45,7 @@ outbox_store_open_writer(Oid relid)
 {
 	OutboxWriter *writer = palloc0(sizeof(OutboxWriter));
 
-	writer->rel = table_open(relid, RowExclusiveLock);
+	writer->rel = outbox_store_open(relid, RowExclusiveLock);
 	writer->estate = CreateExecutorState();
 	writer->rri = makeNode(ResultRelInfo);
 	InitResultRelInfo(writer->rri, writer->rel, 0, NULL, 0);
@@ -163,7 +179,7 @@ outbox_store_lock(Relation rel, const ItemPointerData *tid, LockTupleMode mode, 
 Oid
 outbox_store_primary_key(Oid relid)
 {
-	Relation	rel = table_open(relid, AccessShareLock);
+	Relation	rel = outbox_store_open(relid, AccessShareLock);
 	Oid			index;
 
 	(void) RelationGetIndexList(rel);
@@ -178,7 +194,7 @@ void
 outbox_store_begin_scan(OutboxScan *scan, Oid relid, Oid indexid, Snapshot snapshot, int nkeys)
 {
 	Assert(nkeys <= lengthof(scan->keys));
-	scan->rel = table_open(relid, AccessShareLock);
+	scan->rel = outbox_store_open(relid, AccessShareLock);
 	scan->index = index_open(indexid, AccessShareLock);
 	scan->scan = outbox_compat_index_beginscan(scan->rel, scan->index, snapshot, nkeys);
 	scan->slot = table_slot_create(scan->rel, NULL);

@@ -14,8 +14,12 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
+
+/* a table of ours, whose OID may be that of an extension which another transaction has dropped while the lock was waited for */
+extern Relation outbox_store_open(Oid relid, LOCKMODE mode);
 
 #define OUTBOX_WRITER_SLOTS 64
 
