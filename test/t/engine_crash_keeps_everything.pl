@@ -1,5 +1,5 @@
-# Wherever a crash strikes, a committed business row has its event, an event has its receipt or
-# is still open, and a receipt has exactly one effect.
+# Wherever a crash strikes, be it of the postmaster, a committed business row has its event, an event has its receipt
+# or is still open for each subscription, and a receipt has exactly one effect.
 use strict;
 use warnings;
 use FindBin;
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 21;
+my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 16;
 my $node = new_engine('main', "restart_after_crash = on\nfsync = on\noutbox.poll_interval = '200ms'\ncheckpoint_timeout = '30s'\n");
 
 sql($node, q{create table placed (id bigint generated always as identity primary key, k integer)});
@@ -61,7 +61,24 @@ my $unmatched = q{
 	select count(*) filter (where p.id is null) || ' ' || count(*) filter (where e.event_id is null)
 	from placed p full join outbox.event e on (e.payload ->> 'id')::bigint = p.id};
 
-my @ways = ('outbox worker', 'outbox router', 'client backend', 'immediate', 'outbox worker', 'immediate', 'outbox launcher');
+# receipts and what is open: as many as events times subscriptions, each once
+my $deliveries = q{
+	select count(*) = 2 * (select count(*) from outbox.event)
+		and count(*) = count(distinct (event_id, subscription))
+		and count(*) filter (where status = 'COMPLETED') = (select count(*) from outbox.receipt_log)
+	from outbox.delivery};
+
+# The postmaster is killed: its children notice by themselves, and once they are gone the server can start.
+sub kill_postmaster
+{
+	my @children = split /\n/, sql($node, 'select pid from pg_stat_activity');
+	$node->kill9;
+	ok(defined within(10, sub { !grep { kill 0, $_ } @children }), 'without a postmaster all processes end');
+	ok(defined within(20, sub { $node->start(fail_ok => 1) }), 'and the server starts again') or BAIL_OUT('it does not');
+	return;
+}
+
+my @ways = ('outbox worker', 'outbox router', 'client backend', 'immediate', 'postmaster', 'outbox worker', 'immediate', 'outbox launcher');
 my $wrong = 0;
 for my $n (1 .. $crashes)
 {
@@ -74,6 +91,10 @@ for my $n (1 .. $crashes)
 		$node->stop('immediate');
 		$node->start;
 	}
+	elsif ($way eq 'postmaster')
+	{
+		kill_postmaster();
+	}
 	else
 	{
 		my @victims = $way eq 'client backend' ? pids($node, $way, 'pgbench') : pids($node, $way);
@@ -84,6 +105,7 @@ for my $n (1 .. $crashes)
 	eval { $writers->finish };
 	is_up() or BAIL_OUT('the server does not come back');
 	is(sql($node, $unmatched), '0 0', "crash $n: rows are events");
+	comes_true($node, 20, $deliveries, "crash $n: receipts and open deliveries are events times subscriptions");
 	is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'careful'), '', "crash $n: receipts are effects");
 }
 
