@@ -191,6 +191,7 @@ insert into trial (breaks, statement) values
     ('role_grant_check', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''', '{"kind": "monitor"}')),
     ('role_grant_check', pg_temp.again('outbox.role_grant', 'role_name = ''ct role''', '{"scope": ""}')),
     ('run_as_role_pkey', pg_temp.again('outbox.run_as_role', 'subscription_id = s')),
+    ('run_as_gone_pkey', pg_temp.again('outbox.run_as_gone', 'subscription_id = s')),
     ('granted_role_pkey', pg_temp.again('outbox.granted_role', 'role_name = ''ct role''', '{"role_name": "ct other"}')),
     ('granted_role_role_name_key', pg_temp.again('outbox.granted_role', 'role_name = ''ct role''', '{"role_id": 4294967294}'));
 

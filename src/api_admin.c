@@ -201,6 +201,7 @@ static OutboxStatement deletions[] = {
 	" where s.subscription_id = $1 and g.kind = 'worker' and g.scope = s.subscription", 1, {INT4OID}},
 	{"delete from outbox.lane where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.run_as_role where subscription_id = $1", 1, {INT4OID}},
+	{"delete from outbox.run_as_gone where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription_state where subscription_id = $1", 1, {INT4OID}},
 	{"delete from outbox.subscription where subscription_id = $1", 1, {INT4OID}},
 };

@@ -34,7 +34,8 @@ static OutboxStatement select_all = {
 	"select subscription_id, subscription, event_types, handler, run_as, ordering, on_review, paused, lanes, first_lane, ordered_from,"
 	" max_attempts, batch_size, backoff_base, backoff_factor, backoff_max, lease_duration, handler_timeout,"
 	" start_at, permanent_errors, transient_errors, seam::text, seam_xid::text, seam_incarnation,"
-	" (select b.role_id from outbox.run_as_role b where b.subscription_id = s.subscription_id)"
+	" coalesce((select b.role_id from outbox.run_as_role b where b.subscription_id = s.subscription_id),"
+	" (select " OUTBOX_RUN_AS_GONE " from outbox.run_as_gone g where g.subscription_id = s.subscription_id))"
 	" from outbox.subscription s order by subscription_id"
 };
 

@@ -9,6 +9,9 @@
 #include "outbox.h"
 #include "snapshot.h"
 
+/* in SQL, the role of a binding to one that was dropped before the dump that was restored: no role has this id */
+#define OUTBOX_RUN_AS_GONE	"4294967295::pg_catalog.oid"
+
 typedef struct OutboxSubscription
 {
 	int32		id;

@@ -419,7 +419,12 @@ create table outbox.run_as_role (
     subscription_id integer primary key,
     role_id oid not null
 );
-comment on table outbox.run_as_role is 'Which role of this server each subscription was given as run_as, so that it follows a role that is renamed, and does not run as another one that takes its name. Not dumped: a subscription that is not here, as after a restore, runs as whoever bears the name then.';
+comment on table outbox.run_as_role is 'Which role of this server each subscription was given as run_as, so that it follows a role that is renamed, and does not run as another one that takes its name. Not dumped: a subscription that is not here, as after a restore, runs as whoever bears the name then, unless outbox.run_as_gone has it.';
+
+create table outbox.run_as_gone (
+    subscription_id integer primary key
+);
+comment on table outbox.run_as_gone is 'One row for each in outbox.run_as_role. A dump carries those whose run_as is not the name of that role any more, since it was dropped, or just renamed: a row that came with a restore, and so is not in outbox.run_as_role, tells that whoever bears the name is not who was meant.';
 
 create table outbox.maintenance (
     task text collate "C" primary key,
@@ -447,11 +452,20 @@ begin
     foreach relation in array array[
         'incarnation', 'segment', 'event_log_kept', 'receipt_log_kept', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
         'lease', 'lease_progress', 'lane_lease', 'tick',
-        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch', 'role_grant',
+        'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch',
         'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
         'lease_lease_id_seq']
     loop
         perform pg_catalog.pg_extension_config_dump(('outbox.' || relation)::pg_catalog.regclass, '');
     end loop;
+    -- What is of a role that is gone is nobody's in a restored database, whoever bears its name there; upkeep need not have noticed.
+    perform pg_catalog.pg_extension_config_dump('outbox.role_grant',
+        'where not exists (select from outbox.granted_role g where g.role_name = role_grant.role_name'
+        ' and (not exists (select from pg_catalog.pg_roles a where a.oid = g.role_id)'
+        ' or exists (select from pg_catalog.pg_roles a where a.rolname::text = g.role_name and a.oid <> g.role_id)))');
+    perform pg_catalog.pg_extension_config_dump('outbox.run_as_gone',
+        'where not exists (select from outbox.run_as_role b join outbox.subscription s on s.subscription_id = b.subscription_id'
+        ' join pg_catalog.pg_roles a on a.oid = b.role_id and a.rolname::text = s.run_as'
+        ' where b.subscription_id = run_as_gone.subscription_id)');
 end
 $$;

@@ -61,7 +61,7 @@ sub contents
 	my ($node, $database) = @_;
 	return $node->safe_psql($database, q{
 		select format('select %L || count(*) || '' '' || md5(coalesce(string_agg(t::text, E''\n'' order by t::text), '''')) from only outbox.%I t', c.relname || ': ', c.relname)
-		from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r' and c.relname not in ('maintenance', 'exception_count', 'run_as_role')
+		from pg_class c where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r' and c.relname not in ('maintenance', 'exception_count', 'run_as_role', 'run_as_gone')
 		order by c.relname
 		\gexec
 	});

@@ -144,6 +144,44 @@ $other->safe_psql('once_more', 'truncate ran; select outbox.activate()');
 runs_as('once_more', 'runner_1', 'a handler runs as the role that the dump means');
 ok(defined within(30, sub { $other->safe_psql('shop', q{select stopped_code || ': ' || stopped_reason from outbox.subscription_status where subscription = 'notes'})
 			=~ /^42704: its role "runner_1" was dropped \(another one has that name now\)/ }), 'and stands still where its role was dropped');
+
+# a dump taken after the drop means nobody, in this server or another one, nor does a dump of what was restored from it
+sub stands_still
+{
+	my ($database, $code, $what) = @_;
+	is($other->safe_psql($database, 'truncate ran; select outbox.activate()'), 't', "$what: it is activated");
+	$other->safe_psql($database, "select outbox.publish('note')");
+	ok(defined within(30, sub { $other->safe_psql($database, q{select stopped_code || ': ' || stopped_reason from outbox.subscription_status where subscription = 'notes'})
+				=~ /^42704: its role "$code" was dropped \(another one has that name now\)/ }), "$what: it stands still");
+	is($other->safe_psql($database, 'select count(*) from ran'), '0', "$what: and has not run");
+	return;
+}
+sub dump_and_restore
+{
+	my ($from, $to) = @_;
+	$other->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $other->connstr($from) ], "dump of $from");
+	return restore($other, $to, "$from restored");
+}
+dump_and_restore('shop', 'of_dropped');
+stands_still('of_dropped', 'runner_1', 'its role was dropped before the dump');
+is($other->safe_psql('of_dropped', q{select count(*) from outbox.role_grant where role_name = 'dashboard'}), '0', 'nor has a dropped role left rights behind');
+dump_and_restore('of_dropped', 'of_dropped_again');
+stands_still('of_dropped_again', 'runner_1', 'dumped and restored once more');
+is($other->safe_psql('of_dropped_again', "truncate ran; select outbox.alter_subscription('notes', run_as => 'runner_1')"), 't', 'a superuser names its role');
+runs_as('of_dropped_again', 'runner_1', 'then it runs');
+dump_and_restore('of_dropped_again', 'named_anew');
+$other->safe_psql('named_anew', q{truncate ran; select outbox.activate(), outbox.publish('note')});
+runs_as('named_anew', 'runner_1', 'also where it is restored after that');
+
+# one that was renamed, and upkeep cannot follow: whoever has taken its name is not meant either
+my $holder = $other->background_psql('named_anew');
+$holder->query_safe(q{begin; select from outbox.subscription where subscription = 'notes' for update});
+$other->safe_psql('postgres', 'alter role runner_1 rename to runner_2; create role runner_1');
+dump_and_restore('named_anew', 'of_renamed');
+$holder->quit;
+stands_still('of_renamed', 'runner_1', 'its role was renamed just before the dump');
+$other->safe_psql('postgres', 'drop role runner_1; alter role runner_2 rename to runner_1');
+
 $other->safe_psql('shop', "truncate ran; select outbox.alter_subscription('notes', run_as => 'runner_1')");
 runs_as('shop', 'runner_1', 'until a superuser says who it is');
 
