@@ -60,6 +60,7 @@ typedef struct Run
 	uint64		batch_id;
 	TimestampTz started_at;
 	instr_time	started;
+	uint64		subscriptions;	/* outbox_subscription_version() */
 	OutboxEventReader *reader;
 	OutboxWriter *receipts;		/* of the segment below */
 	pg_uuid_t	receipts_from;
@@ -390,11 +391,11 @@ call_one(Run *run, int index)
 	MemoryContextReset(call_context);
 }
 
-/* Should the batch end before this delivery?  A gate's is small, and moves the gate before it begins. */
+/* Should the batch end before this delivery? */
 static bool
 batch_is_full(Run *run, int index)
 {
-	if (index == 0 || run->batch->source != BATCH_FROM_LANES)
+	if (index == 0)
 		return false;
 	return MyProc->subxidStatus.overflowed || MyProc->subxidStatus.count >= SUBXIDS_MAX ||
 		run->bytes >= BATCH_BYTES_MAX || elapsed_us(run) >= (int64) outbox_batch_time * 1000;
@@ -618,6 +619,56 @@ write_progress(Run *run, int64 *progress)
 		outbox_store_close_writer(parked);
 }
 
+/* The gate was moved past all of the batch before it began.  As ourselves: the handler's role is in force. */
+static void
+move_gate_back(Run *run)
+{
+	OutboxDelivery *last = &run->batch->deliveries[run->ran - 1];
+	OutboxSession session;
+
+	SPI_connect();
+	outbox_session_enter(&session);
+	outbox_settle_move_gate(last->gate_id, last->position);
+	outbox_session_leave(&session);
+	SPI_finish();
+}
+
+/*
+ * Has a handler of this batch removed its own subscription?  Others wait for us to do that.  Looked for only when a
+ * definition has changed since the batch began.
+ */
+static bool
+subscription_is_gone(Run *run)
+{
+	Oid			relid = outbox_extension_relid("subscription");
+	OutboxScan	scan;
+	bool		found;
+
+	CommandCounterIncrement();
+	if (run->subscriptions != 0 && outbox_subscription_version() == run->subscriptions)
+		return false;
+	PushActiveSnapshot(GetLatestSnapshot());
+	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(run->batch->subscription->id));
+	outbox_store_rescan(&scan);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	PopActiveSnapshot();
+	return !found;
+}
+
+/* What stands for the batch's progress, once the handlers have run. */
+static void
+write_where_we_are(Run *run, int64 *progress)
+{
+	OutboxBatch *batch = run->batch;
+
+	if (batch->source == BATCH_FROM_GATE && run->ran < batch->count)
+		move_gate_back(run);
+	if (batch->source == BATCH_FROM_LANES && !(batch->count > 0 && subscription_is_gone(run)))
+		write_progress(run, progress);
+}
+
 /* ---------------------------------------------------------------- the transaction */
 
 static void
@@ -646,6 +697,7 @@ begin_run(Run *run)
 	run->started_at = outbox_settings_now();
 	INSTR_TIME_SET_CURRENT(run->started);
 	run->batch_id = outbox_shmem_next_id_time(1);
+	run->subscriptions = outbox_subscription_version();
 	run->reader = outbox_batch_open_reader(NULL);
 }
 
@@ -705,8 +757,7 @@ run_transaction(Run *run)
 	batch->stage = STAGE_COMMIT;
 	if (batch->count > 0)
 		write_batch_row(run);
-	if (batch->source == BATCH_FROM_LANES)
-		write_progress(run, progress);
+	write_where_we_are(run, progress);
 	close_run(run);
 	PopActiveSnapshot();
 	CommitTransactionCommand();

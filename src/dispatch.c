@@ -26,7 +26,7 @@
 #include "subscription.h"
 #include "turn.h"
 
-#define GATE_BATCH			32	/* parked events: all of them run, whatever time and subtransactions they take */
+#define GATE_BATCH			32	/* parked events */
 #define CAREFUL_BATCH		4	/* after a holder died */
 #define SMALL_BATCH			100 /* who asks for batches up to this gets no larger transactions than that */
 #define BATCHES_AT_ONCE		4	/* others share a commit, while outbox.batch_time lasts */

@@ -80,6 +80,9 @@ outbox_round_sleep_time(OutboxRound *round)
 	hash_seq_init(&all, memos);
 	while ((memo = hash_seq_search(&all)) != NULL)
 	{
+		/* what waits in one that is paused, or gone, is not due */
+		if (memo->listed_at != round->ticks)
+			continue;
 		if (memo->next_due != DT_NOEND)
 			next = Min(next, Max(round->ticks + (memo->next_due - round->now), memo->not_before));
 		if (memo->look_again && memo->not_before > round->ticks)

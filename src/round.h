@@ -20,6 +20,7 @@
 typedef struct OutboxMemo
 {
 	int32		subscription_id;	/* the key */
+	int64		listed_at;		/* the last round in which it was there, and not paused: its outbox_settings_ticks() */
 	int64		next_full_look; /* outbox_settings_ticks() */
 	TimestampTz next_due;		/* the first retry known, or DT_NOEND */
 	int64		not_before;		/* outbox_settings_ticks(): stopped, or the outage guard's distance */

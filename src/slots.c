@@ -22,6 +22,8 @@
 
 #define STOP_POLL_MS 10
 
+static bool attached = false;
+
 static bool is_barred(Oid database);
 static void free_slot(OutboxProcess *slot);
 static void ask_to_end(OutboxProcess *slot);
@@ -97,9 +99,16 @@ outbox_slots_attach(OutboxProcess *slot, uint32 generation)
 		slot->pid = MyProcPid;
 		slot->process_id = identity;
 		slot->latch = &MyProc->procLatch;
+		attached = true;
 	}
 	LWLockRelease(outbox_shared->lock);
 	return mine;
+}
+
+bool
+outbox_slots_is_attached(void)
+{
+	return attached;
 }
 
 void

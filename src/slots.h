@@ -23,6 +23,7 @@ extern OutboxReservation outbox_slots_reserve(Oid database, OutboxProcessKind ki
 /* the process itself: false when its slot is not meant for it any more */
 extern bool outbox_slots_attach(OutboxProcess *slot, uint32 generation);
 extern void outbox_slots_detach(OutboxProcess *slot);
+extern bool outbox_slots_is_attached(void); /* has this process ever been? */
 
 /* ask the process of this generation to end; a slot whose process has not started yet is free at once */
 extern void outbox_slots_terminate(OutboxProcess *slot, uint32 generation);

@@ -165,8 +165,8 @@ copy_strings(char **strings, int count)
 }
 
 /* Without the patterns and the seam, which are the router's business. */
-static OutboxSubscription *
-copy_subscription(const OutboxSubscription *s)
+OutboxSubscription *
+outbox_subscription_copy(const OutboxSubscription *s)
 {
 	OutboxSubscription *copy = palloc(sizeof(OutboxSubscription));
 
@@ -202,7 +202,7 @@ outbox_subscription_find(int32 id, const char *name)
 	for (int i = 0; i < n; i++)
 	{
 		if (id != 0 ? all[i].id == id : strcmp(all[i].name, name) == 0)
-			return copy_subscription(&all[i]);
+			return outbox_subscription_copy(&all[i]);
 	}
 	return NULL;
 }

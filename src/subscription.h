@@ -55,6 +55,9 @@ outbox_subscription_orders(const OutboxSubscription *s, int32 lane)
 /* all of them by id; valid until the next call; needs a transaction */
 extern int	outbox_subscription_all(OutboxSubscription **subscriptions);
 
+/* one of them, to be kept: in the current memory context, without patterns and seam */
+extern OutboxSubscription *outbox_subscription_copy(const OutboxSubscription *s);
+
 /*
  * One of them, by its number or, when that is 0, by its name; NULL when there is none.  In nobody's session:
  * when they have to be read, it is done as the extension's owner.  Copied into the current memory context.

@@ -316,6 +316,8 @@ consider(OutboxRound *round, OutboxSubscription *s, int dispatchable)
 	round->memo->first_lane = s->first_lane;
 	if (!has_reason(round, s, round->memo) || !is_admitted(round, s, dispatchable))
 		return TURN_NONE;
+	/* what a handler calls, and an alert, may read all subscriptions anew while the round goes on */
+	round->subscription = s = outbox_subscription_copy(s);
 	look(round);
 	if (round->nlanes == 0)
 		return TURN_NONE;
@@ -347,7 +349,11 @@ outbox_turn_choose(OutboxRound *round)
 
 	for (int i = 0; i < n; i++)
 	{
-		dispatchable += is_dispatchable(&all[i]);
+		if (is_dispatchable(&all[i]))
+		{
+			dispatchable++;
+			outbox_round_memo(all[i].id)->listed_at = round->ticks;
+		}
 		if (all[i].id <= last_served)
 			first = i + 1;
 	}
@@ -364,6 +370,8 @@ outbox_turn_choose(OutboxRound *round)
 			its = consider(round, s, dispatchable);
 			if (its != TURN_NONE)
 				return its;
+			/* it may have made an alert: see above */
+			n = outbox_subscription_all(&all);
 		}
 	}
 	return TURN_NONE;

@@ -58,6 +58,7 @@ static void clear_for_drop_owned(DropOwnedStmt *statement);
 static void clear_for_alter_extension(AlterExtensionStmt *statement);
 static void clear_owned_database(const char *name);
 static void clear_for_end(OutboxExtension *extension);
+static void refuse_own_process(void);
 static void clear_database(Oid database);
 static void register_callback(void);
 static void lift_bars(XactEvent event, void *argument);
@@ -295,7 +296,10 @@ clear_for_alter_extension(AlterExtensionStmt *statement)
 
 	if (strcmp(statement->extname, OUTBOX_LIBRARY) == 0 && outbox_extension_lookup(&extension) &&
 		outbox_compat_owns_extension(extension.oid, GetUserId()))
+	{
+		refuse_own_process();
 		clear_database(MyDatabaseId);
+	}
 }
 
 /* Extension and schema have the same name. */
@@ -312,10 +316,25 @@ names_ours(List *names)
 	return false;
 }
 
+/*
+ * A handler, or an archive function, would pull the tables from under the transaction that called it, and each attempt
+ * would stop all other processes first.
+ */
+static void
+refuse_own_process(void)
+{
+	if (outbox_slots_is_attached())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("extension \"%s\" cannot be dropped or altered in one of its own processes", OUTBOX_LIBRARY),
+				 errhint("Handlers and archive functions run in them. Use a session of your own.")));
+}
+
 /* Neither our processes nor the extension's users must meet the DROP half-way. */
 static void
 clear_for_end(OutboxExtension *extension)
 {
+	refuse_own_process();
 	clear_database(MyDatabaseId);
 	outbox_lock_out_users(extension->schema, LOCK_OUT_TIMEOUT_MS);
 }
