@@ -77,6 +77,13 @@ insert into sample (expected, payload) values
     ('secret_key_name', '{"비밀번호": "x"}'),
     ('secret_key_name', '{"로그인 비밀번호": "x"}'),
     ('secret_key_name', '{"패스워드": "x"}'),
+    ('secret_key_name', '{"password_confirmation": "x"}'),
+    ('secret_key_name', '{"passwordConfirm": "x"}'),
+    ('secret_key_name', '{"password_new": "x"}'),
+    ('secret_key_name', '{"ｐａｓｓｗｏｒｄ": "x"}'),
+    ('secret_key_name', '{"pass\u200bword": "x"}'),
+    ('secret_key_name', '{"비밀\u200b번호": "x"}'),
+    ('secret_key_name', '{"api\u00a0key": "x"}'),
     -- resident_number
     ('resident_number', '{"a": "900101-1234568"}'),
     ('resident_number', '{"memo": "고객 900101-1234568 확인"}'),
@@ -95,6 +102,14 @@ insert into sample (expected, payload) values
     ('resident_number', '{"외국인등록번호": "8505056123456"}'),
     ('resident_number', '{"주민등록번호": {"value": "9001011234567"}}'),
     ('resident_number', '{"memo": "주민번호 9001011234568 입니다"}'),
+    ('resident_number', '{"rrn": 9001011234568.0}'),
+    ('resident_number', '{"rrn": -9001011234568}'),
+    ('resident_number', '{"rrn": "9001011234568.0"}'),
+    ('resident_number', '{"rrn": "9001011234568 (mine)"}'),
+    ('resident_number', '{"memo": "-900101-1234568"}'),
+    ('resident_number', '{"주민번호": "９００１０１-１２３４５６８"}'),
+    ('resident_number', '{"주민번호": "900101–1234568"}'),
+    ('resident_number', '{"rrn": "900101\u00a01234568"}'),
     -- passport
     ('passport', '{"passport": "M12345678"}'),
     ('passport', '{"passportNumber": "M123A4567"}'),
@@ -114,6 +129,12 @@ insert into sample (expected, payload) values
     ('bank_account', '{"account": "GB29NWBK60161331926819"}'),
     ('bank_account', '{"계좌번호": "110-123-456789"}'),
     ('bank_account', '{"환불계좌": "110123456789"}'),
+    ('bank_account', '{"accountNo": 110123456789.0}'),
+    ('bank_account', '{"accountNo": "110123456789.0"}'),
+    ('bank_account', '{"계좌번호": "국민 110-123-456789"}'),
+    ('bank_account', '{"account_number": "110123456789 (KB)"}'),
+    ('bank_account', '{"계좌번호": "１１０－１２３－４５６７８９"}'),
+    ('bank_account', '{"account_number": "110-123-456789, 3333-01-1234567"}'),
     -- phone
     ('phone', '{"phone": "010-1234-5678"}'),
     ('phone', '{"phone_number": "01012345678"}'),
@@ -128,6 +149,18 @@ insert into sample (expected, payload) values
     ('phone', '{"전화번호": "010-1234-5678"}'),
     ('phone', '{"휴대폰번호": "01012345678"}'),
     ('phone', '{"비상연락처": "010.1234.5678"}'),
+    ('phone', '{"phone": 1012345678.0}'),
+    ('phone', '{"phone": -1012345678}'),
+    ('phone', '{"phone": "1012345678.0"}'),
+    ('phone', '{"phone": "010-1234-5678 (home)"}'),
+    ('phone', '{"phone": "tel 010-1234-5678"}'),
+    ('phone', '{"phone": "tel:+82-10-1234-5678"}'),
+    ('phone', '{"phones": "010-1234-5678, 02-123-4567"}'),
+    ('phone', '{"phone": "010-1234-5678/010-2222-3333"}'),
+    ('phone', '{"전화번호": "집 02 123 4567"}'),
+    ('phone', '{"연락처": "01012345678로 연락"}'),
+    ('phone', '{"phone": "０１０–１２３４–５６７８"}'),
+    ('phone', '{"pho\u200bne": "010-1234-5678"}'),
     -- payment_card
     ('payment_card', '{"a": "4111111111111111"}'),
     ('payment_card', '{"a": "4111 1111 1111 1111"}'),
@@ -146,6 +179,20 @@ insert into sample (expected, payload) values
     ('payment_card', '{"order_no": "4111-1111-1111-1111"}'),
     ('payment_card', '{"카드번호": "4012888888881881"}'),
     ('payment_card', '{"list": [1, [2, ["x", 4012888888881881]]]}'),
+    ('payment_card', '{"a": "card 4111 1111 1111 1111 12/27 cvc 123"}'),
+    ('payment_card', '{"a": "4111 1111 1111 1111 123"}'),
+    ('payment_card', '{"a": "4111 1111 1111 1111 12 27 123"}'),
+    ('payment_card', '{"a": "4111 1111 1111 1111 1227 123"}'),
+    ('payment_card', '{"a": "4111 1111 1111 1111 12 / 27"}'),
+    ('payment_card', '{"a": "3782 822463 10005 1234"}'),
+    ('payment_card', '{"a": "4111111111111111.0"}'),
+    ('payment_card', '{"a": 4111111111111111.0}'),
+    ('payment_card', '{"a": -4111111111111111}'),
+    ('payment_card', '{"a": "-4111 1111 1111 1111"}'),
+    ('payment_card', '{"card": "4111.1111.1111.1111"}'),
+    ('payment_card', '{"card_number": "4111\u00a01111\u00a01111\u00a01111"}'),
+    ('payment_card', '{"카드번호": "４１１１ １１１１ １１１１ １１１１"}'),
+    ('payment_card', '{"card": "4111–1111–1111–1111"}'),
     -- url_token
     ('url_token', '{"a": "https://example.com/invite?token=abc123"}'),
     ('url_token', '{"a": "https://example.com/x?a=1&access_token=abc"}'),
@@ -239,6 +286,15 @@ insert into sample (expected, payload) values
     ('pass', '{"ip": "192.168.100.100", "v6": "2001:db8:4111:1111:1111:1111:0:1"}'),
     ('pass', '{"mac": "00-14-22-01-23-45"}'),
     ('pass', '{"quantity": 12, "weight": 1e3}'),
+    ('pass', '{"amount": 4111111111111111.5, "big": 1e30, "small": 1e-30}'),
+    ('pass', '{"amount": "4111111111111111.05", "b": "4111111111111111.0.1"}'),
+    ('pass', '{"rrn": 9001011234568.5, "phone": 1012345678.5, "phones": [1e131071, 1e-16000]}'),
+    ('pass', '{"a": "1000 4111 1111 1111 1111 123"}'),
+    ('pass', '{"a": "4111 1111 1111 1111 1111"}'),
+    ('pass', '{"a": "4111 1111 1111 1111 13 27"}'),
+    ('pass', '{"a": "4111 1111 1111 1111 12"}'),
+    ('pass', '{"a": "4111.1111.1111.1111"}'),
+    ('pass', '{"a": "ORD -4111-1111-1111-1111-1"}'),
     -- text
     ('pass', '{"name": "김민준", "address": "서울특별시 강남구 테헤란로 123-45 6층 (우)06134"}'),
     ('pass', '{"title": "Book the hall", "note": "the bearer of good news"}'),
@@ -275,6 +331,17 @@ insert into sample (expected, payload) values
     ('pass', '{"account_type": "savings", "accounting": "110-123-456789"}'),
     ('pass', '{"phone_verified": "2026-01-15", "phone_model": "SM-G991N"}'),
     ('pass', '{"phone": "010-****-5678"}'),
+    ('pass', '{"phone": "changed 2026-01-15 09:30"}'),
+    ('pass', '{"phone": "changed 01.02.2026 12:30"}'),
+    ('pass', '{"phone": "7c9e6679-7425-40de-944b-e07fc1f90ae7"}'),
+    ('pass', '{"phone": "none, see 0001"}'),
+    ('pass', '{"phone": "010-1234-**** (home)", "mobile": "a01012345678b"}'),
+    ('pass', '{"휴대폰": "갤럭시 S25 512GB"}'),
+    ('pass', '{"account_number": "opened 2026-01-15 09:30"}'),
+    ('pass', '{"account_number": "acct_1234567890"}'),
+    ('pass', '{"account_number": "12345678-4111-1111-1111-111111111111"}'),
+    ('pass', '{"계좌번호": "국민 110-***-456789"}'),
+    ('pass', '{"password_confirmed_at": "2026-01-15", "order_confirmation": "x"}'),
     ('pass', '{"telephone_count": 3, "cellar": "010-1234-5678"}'),
     ('pass', '{"card_brand": "visa", "card_last4": "1111", "cardinality": 7}'),
     ('pass', '{"message": "hello there", "message_count": 3}'),
@@ -345,6 +412,23 @@ select r.* from refused($$select outbox.publish('s.exempt', headers => '{"secret
 select r.* from refused($$select outbox.publish('s.exempt', headers => '{"token": "x"}')$$) r;
 select r.* from refused($$select outbox.publish('s.exempt', actor_id => '900101-1234568')$$) r;
 select outbox.drop_event_type('s.exempt', '1');
+
+-- long texts of what may begin something: each is read once, and ends
+set statement_timeout = '5s';
+begin;
+select left(v.part, 16) as part, string_agg(r.found, ' ' order by k.n) as found
+from (values ('9001011234568;'), ('eyJ'), ('eyJabcdefghijkl.'), ('4111 '), ('4111-'), ('4'), ('900101-'), ('-----BEGIN '), ('bearer '), ('basic dDpw'), ('://a:'), ('?a='), ('010-1234-'),
+             ('+82 '), ('110-'), ('resident '), ('주민'), (' '), ('*'), ('０')) as v (part)
+cross join (values (1, 'a'), (2, 'phone'), (3, '계좌번호'), (4, 'card'), (5, 'rrn'), (6, 'passport')) as k (n, key)
+cross join lateral refused(format('select outbox.publish(''s.a'', %L)', jsonb_build_object(k.key, repeat(v.part, 200000 / octet_length(v.part))))) r
+group by v.part order by v.part collate "C";
+select left(v.part, 16) as part, r.found
+from (values ('9001011234568;'), ('eyJ'), ('4111 '), ('주민')) as v (part)
+cross join lateral refused(format('select outbox.publish(''s.a'', %L)', jsonb_build_object(repeat(v.part, 200000 / octet_length(v.part)), 1))) r
+order by v.part collate "C";
+select outbox.publish('s.a', ('{"phones": [' || repeat('1e131071, 1e-16000, ', 4000) || '1]}')::jsonb) is not null as published;
+rollback;
+reset statement_timeout;
 
 drop view outcome;
 drop table sample;

@@ -142,7 +142,7 @@ refuse_path(OutboxTypeColumn column, const char *path, const char *reason)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid path in %s: \"%s\"", column_names[column], path),
+			 errmsg("invalid path in %s: %s", column_names[column], outbox_keypath_quote(path)),
 			 errdetail("%s", reason)));
 }
 
@@ -419,7 +419,7 @@ compile_key_types(OutboxEventType *type, OutboxTypeDefinition *definition)
 			!parse_type(pnstrdup(value.val.string.val, value.val.string.len), &value_type, &max_length))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown type in key_types for \"%s\"", key),
+					 errmsg("unknown type in key_types for %s", outbox_keypath_quote(key)),
 					 errhint("The types are string, string(<characters>), number, integer, boolean, uuid, timestamp, array and object.")));
 		type_path(type, key, value_type, max_length);
 	}

@@ -427,7 +427,7 @@ static const OutboxEventColumn looked_at[] = {
 static const char *
 describe_key(OutboxEventColumn column, const char *path)
 {
-	return path[0] == '\0' ? column_names[column] : psprintf("%s key \"%s\"", column_names[column], path);
+	return path[0] == '\0' ? column_names[column] : psprintf("%s key %s", column_names[column], outbox_keypath_quote(path));
 }
 
 /* Names the detector and the place, never the value. */

@@ -236,3 +236,9 @@ outbox_keypath_show(const OutboxKeyStep *steps, int nsteps)
 	}
 	return out.data;
 }
+
+char *
+outbox_keypath_quote(const char *path)
+{
+	return psprintf(strchr(path, '"') != NULL ? "'%s'" : "\"%s\"", path);
+}

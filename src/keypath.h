@@ -36,6 +36,9 @@ extern const char *outbox_keypath_parse(const char *text, int len, OutboxKeyPath
  */
 extern char *outbox_keypath_show(const OutboxKeyStep *steps, int nsteps);
 
+/* In quotes for a message, palloc'd: in single ones when it holds double ones, as it would stand in a statement. */
+extern char *outbox_keypath_quote(const char *path);
+
 /* the order in which jsonb keeps the keys of an object */
 extern int	outbox_keypath_compare_keys(const char *a, int alen, const char *b, int blen);
 

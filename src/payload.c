@@ -10,9 +10,11 @@
 #include "outbox.h"
 
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 #include "utils/numeric.h"
 
 #include "payload.h"
@@ -335,6 +337,38 @@ check_against_type(Walk *walk, const JsonbValue *value, const Place *place)
 		note_wrong(walk, FAULT_LENGTH, node);
 }
 
+/* 10^20: a number of more digits is nobody's */
+static Datum
+get_digits_limit(void)
+{
+	static Datum limit = 0;
+
+	if (limit == 0)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+		Datum		root = NumericGetDatum(int64_to_numeric(INT64CONST(10000000000)));
+
+		limit = DirectFunctionCall2(numeric_mul, root, root);
+		pfree(DatumGetPointer(root));
+		MemoryContextSwitchTo(old);
+	}
+	return limit;
+}
+
+/*
+ * The digits of a whole number, without its sign and a scale of zeros; empty when it is none, or too long: 1e131071
+ * is ten bytes here, and would be a hundred thousand digits.
+ */
+static char *
+get_whole_digits(Numeric number)
+{
+	Datum		value = DirectFunctionCall1(numeric_abs, NumericGetDatum(number));
+
+	if (!is_integer(number) || !DatumGetBool(DirectFunctionCall2(numeric_lt, value, get_digits_limit())))
+		return pstrdup("");
+	return DatumGetCString(DirectFunctionCall1(numeric_out, DirectFunctionCall1(numeric_trim_scale, value)));
+}
+
 static OutboxDetector
 detect_in_number(Numeric number, const Place *place)
 {
@@ -344,7 +378,7 @@ detect_in_number(Numeric number, const Place *place)
 
 	if ((int) VARSIZE(number) < LONG_NUMBER_BYTES && !(place->classes & telling))
 		return DETECTED_NOTHING;
-	digits = DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(number)));
+	digits = get_whole_digits(number);
 	found = outbox_sensitive_check_number(digits, strlen(digits), place->classes, place->enabled);
 	pfree(digits);
 	return found;
@@ -468,6 +502,7 @@ walk_document(Walk *walk, Jsonb *document, const Place *root)
 	{
 		bool		is_array = token == WJB_BEGIN_ARRAY;
 
+		CHECK_FOR_INTERRUPTS();
 		switch (token)
 		{
 			case WJB_KEY:

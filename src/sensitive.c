@@ -10,6 +10,9 @@
  */
 #include "outbox.h"
 
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+
 #include "sensitive.h"
 #include "sensitive_part.h"
 
@@ -81,6 +84,91 @@ is_phone(const char *text, int len)
 	return n >= 8 && n <= 15 && (plus || digits[0] == '0' || n >= 9);
 }
 
+/* One sign between groups of digits: where the next begins, or -1. */
+static int
+next_group(const char *text, int len, int at, const char *separators)
+{
+	return at + 1 < len && text[at] != '\0' && strchr(separators, text[at]) != NULL && is_digit(text[at + 1]) ? at + 1 : -1;
+}
+
+/* May a number begin at `at`: not within a word, a date or another number? */
+static bool
+begins_number(const char *text, int at)
+{
+	if (at == 0)
+		return true;
+	if (text[at - 1] == '-' || text[at - 1] == '.')
+		return at == 1 || !(is_word(text[at - 2]));
+	return !is_word(text[at - 1]);
+}
+
+/* +821012345678, +82 10-1234-5678, from behind the plus: its end, or -1. */
+static int
+read_international(const char *text, int len, int at)
+{
+	int			digits = 0;
+
+	for (int group = 0; group < 5 && digits <= 15; group++)
+	{
+		int			n = count_digits(text +at, len - at);
+		int			next;
+
+		digits += n;
+		at += n;
+		next = next_group(text, len, at, " -.");
+		if (n == 0 || next < 0)
+			break;
+		at = next;
+	}
+	return digits >= 10 && digits <= 15 ? at : -1;
+}
+
+/* 01012345678, 010-1234-5678, 02 123 4567: its end, or -1. */
+static int
+read_domestic(const char *text, int len, int at)
+{
+	int			first = count_digits(text +at, len - at);
+	int			lengths[2];
+
+	if (first < 2 || text[at] != '0' || text[at + 1] == '0')
+		return -1;
+	if (first >= 9)
+		return first <= 11 ? at + first : -1;
+	if (first > 4 || (first == 2 && text[at + 1] != '2'))
+		return -1;
+	at += first;
+	for (int i = 0; i < 2; i++)
+	{
+		at = next_group(text, len, at, " -.");
+		if (at < 0)
+			return -1;
+		lengths[i] = count_digits(text +at, len - at);
+		at += lengths[i];
+	}
+	return (lengths[0] == 3 || lengths[0] == 4) && lengths[1] == 4 ? at : -1;
+}
+
+/* Among words, or other numbers: "010-1234-5678 (home)".  Here the form must tell. */
+static bool
+holds_phone(const char *text, int len)
+{
+	for (int i = 0; i < len; i++)
+	{
+		int			end;
+
+		if (!is_digit(text[i]))
+			continue;
+		if (i > 0 && text[i - 1] == '+')
+			end = read_international(text, len, i);
+		else
+			end = begins_number(text, i) ? read_domestic(text, len, i) : -1;
+		if (end >= 0 && (end == len || !(is_word(text[end]) || text[end] == '*' || next_group(text, len, end, "-.") >= 0)))
+			return true;
+		i += count_digits(text +i, len - i) - 1;
+	}
+	return false;
+}
+
 /* In a column, which no key explains: 010-1234-5678 and +821012345678, perhaps behind "phone:" */
 static bool
 is_phone_column(const char *text, int len)
@@ -150,6 +238,35 @@ is_bank_account(const char *text, int len, uint32 classes)
 	return (classes & KEY_ACCOUNT) || (n >= 10 && memchr(text, '-', len) != NULL);
 }
 
+/* Among words, such as the bank's name: "110-123-456789 (KB)" */
+static bool
+holds_bank_account(const char *text, int len)
+{
+	for (int i = 0; i < len; i++)
+	{
+		int			start = i;
+		int			groups = 0;
+		int			digits = 0;
+		int			next = i;
+
+		if (!is_digit(text[i]))
+			continue;
+		while (next >= 0)
+		{
+			int			n = count_digits(text +next, len - next);
+
+			groups++;
+			digits += n;
+			i = next + n;
+			next = next_group(text, len, i, "-");
+		}
+		if (digits >= 10 && digits <= (groups > 1 ? 16 : 14) && begins_number(text, start) &&
+			(i == len || !(is_word(text[i]) || text[i] == '*' || text[i] == '-' || next_group(text, len, i, ".,") >= 0)))
+			return true;
+	}
+	return false;
+}
+
 /* One or two letters and seven or eight digits, M123A4567, nine digits: five digits at least, and capitals. */
 static bool
 is_passport(const char *text, int len)
@@ -194,11 +311,12 @@ check_by_key(const char *value, int len, uint32 classes, uint32 enabled)
 	if (classes & KEY_SECRET)
 		FIND(DETECTED_SECRET_KEY_NAME, !is_masked(value, len));
 	if (classes & KEY_PHONE)
-		FIND(DETECTED_PHONE, is_phone(value, len));
+		FIND(DETECTED_PHONE, is_phone(value, len) || holds_phone(value, len));
 	if (classes & KEY_COLUMN)
 		FIND(DETECTED_PHONE, is_phone_column(value, len));
 	if (classes & (KEY_ACCOUNT | KEY_ACCOUNT_MAYBE))
-		FIND(DETECTED_BANK_ACCOUNT, is_bank_account(value, len, classes));
+		FIND(DETECTED_BANK_ACCOUNT, is_bank_account(value, len, classes) ||
+			 ((classes & KEY_ACCOUNT) && holds_bank_account(value, len)));
 	if (classes & KEY_PASSPORT)
 		FIND(DETECTED_PASSPORT, is_passport(value, len));
 	if (classes & KEY_PROMPT)
@@ -214,22 +332,59 @@ static const uint8 may_begin[256] = {
 	['0'] = 2,['1'] = 2,['2'] = 2,['3'] = 2,['4'] = 2,['5'] = 2,['6'] = 2,['7'] = 2,['8'] = 2,['9'] = 2,
 };
 
-OutboxDetector
-outbox_sensitive_check_text(const char *value, int len, uint32 classes, uint32 enabled)
+/* so many bytes of a text are looked at between two questions whether to go on */
+#define BYTES_AT_ONCE 8192
+
+static OutboxDetector
+scan_text(OutboxScan *scan)
 {
+	OutboxDetector found = DETECTED_NOTHING;
+	int			i = 0;
+
+	while (i < scan->len && found == DETECTED_NOTHING)
+	{
+		int			end = Min(scan->len - i, BYTES_AT_ONCE) + i;
+
+		for (; i < end && found == DETECTED_NOTHING; i++)
+		{
+			uint8		kind = may_begin[(unsigned char) scan->text[i]];
+
+			if (kind == 2)
+				found = outbox_sensitive_number_check(scan, &i);
+			else if (kind == 1)
+				found = outbox_sensitive_token_check(scan, i);
+		}
+		if (i < scan->len)
+			CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}
+
+static OutboxDetector
+check_as_it_is(const char *value, int len, uint32 classes, uint32 enabled)
+{
+	OutboxScan	scan = {.text = value, .len = len, .classes = classes, .enabled = enabled};
 	OutboxDetector found = DETECTED_NOTHING;
 
 	if (classes & ~(KEY_SERIAL | KEY_GENERIC | KEY_CARD | KEY_RESIDENT))
 		found = check_by_key(value, len, classes, enabled);
-	for (int i = 0; i < len && found == DETECTED_NOTHING; i++)
-	{
-		uint8		kind = may_begin[(unsigned char) value[i]];
+	return found != DETECTED_NOTHING ? found : scan_text(&scan);
+}
 
-		if (kind == 2)
-			found = outbox_sensitive_number_check(value, len, &i, classes, enabled);
-		else if (kind == 1)
-			found = outbox_sensitive_token_check(value, len, i, enabled);
-	}
+/* What a key says to be a number is looked at in its plain form; other texts are not worth that. */
+OutboxDetector
+outbox_sensitive_check_text(const char *value, int len, uint32 classes, uint32 enabled)
+{
+	const uint32 numbers = KEY_RESIDENT | KEY_PASSPORT | KEY_ACCOUNT | KEY_ACCOUNT_MAYBE | KEY_PHONE | KEY_CARD;
+	OutboxDetector found;
+	char	   *folded;
+
+	if (!(classes & numbers) || !has_high_bit(value, len) ||
+		(GetDatabaseEncoding() != PG_UTF8 && GetDatabaseEncoding() != PG_SQL_ASCII))
+		return check_as_it_is(value, len, classes, enabled);
+	folded = palloc(len);
+	found = check_as_it_is(folded, outbox_sensitive_fold(value, len, folded), classes, enabled);
+	pfree(folded);
 	return found;
 }
 

@@ -35,6 +35,7 @@ static const char *const secret_words[] = {
 static const char *const secret_ends[] = {"password", "passwd", "passphrase", "secret", "token", "apikey"};
 static const char *const password_words[] = {"password", "passwd", "pwd", "passphrase"};
 static const char *const digest_words[] = {"hash", "digest", "salt", "encrypted"};
+static const char *const repeated_words[] = {"confirmation", "confirm", "repeat", "again", "retype", "new", "old", "current"};
 static const char *const secret_key_kinds[] = {
 	"api", "access", "private", "secret", "signing", "encryption", "auth", "session"
 };
@@ -118,7 +119,7 @@ is_secret(const Words *words)
 	const char *last = word_at(words, 0);
 	const char *before = word_at(words, 1);
 
-	if (ONE_OF(last, digest_words) && ONE_OF(before, password_words))
+	if ((ONE_OF(last, digest_words) || ONE_OF(last, repeated_words)) && ONE_OF(before, password_words))
 		return true;
 	if (strcmp(last, "key") == 0)
 		return ONE_OF(before, secret_key_kinds);
@@ -223,6 +224,8 @@ static const KoreanEnd korean_ends[] = {
 	{"\uBC14\uCF54\uB4DC", KEY_SERIAL}	/* barcode */
 };
 
+#define CONVERTED_BYTES_MAX (KEY_BYTES_MAX * MAX_CONVERSION_GROWTH)
+
 /* Without blanks, and the digits at its end. */
 static int
 squeeze(const char *key, int len, char *squeezed)
@@ -261,14 +264,12 @@ convert_key(const char *key, int len, char *converted, int room)
 	}
 }
 
+/* A key in UTF-8. */
 static uint32
 classify_korean(const char *key, int len)
 {
-	char		converted[KEY_BYTES_MAX * MAX_CONVERSION_GROWTH + 1] = "";
-	char		squeezed[sizeof(converted)];
-	int			n = convert_key(key, len, converted, sizeof(converted));
-
-	n = squeeze(converted, n, squeezed);
+	char		squeezed[CONVERTED_BYTES_MAX + 1];
+	int			n = squeeze(key, len, squeezed);
 
 	for (int i = 0; i < lengthof(korean_ends); i++)
 	{
@@ -284,13 +285,23 @@ static uint32
 classify(const char *key, int len)
 {
 	Words		words;
+	char		converted[CONVERTED_BYTES_MAX + 1] = "";
 	uint32		classes = 0;
 	bool		stripped = false;
 
 	if (len > KEY_BYTES_MAX)
 		return 0;
 	if (has_high_bit(key, len))
-		classes = classify_korean(key, len);
+	{
+		int			n = convert_key(key, len, converted, sizeof(converted));
+
+		if (n > 0)
+		{
+			len = outbox_sensitive_fold(converted, n, converted);
+			key = converted;
+			classes = classify_korean(key, len);
+		}
+	}
 	split_words(key, len, &words);
 	while (words.count > 0 && ONE_OF(word_at(&words, 0), generic_words))
 	{

@@ -136,6 +136,9 @@ is_card(const char *digits, int len)
 
 /* ---------------------------------------------------------------- digits in a text */
 
+/* a card of four groups, the month, year and code behind it, and one that is too many */
+#define GROUPS_MAX	8
+
 typedef struct Run
 {
 	const char *text;
@@ -143,63 +146,80 @@ typedef struct Run
 	int			start;
 	int			end;			/* behind the digits, and the groups that follow */
 	int			ngroups;
-	int			groups[5];		/* their lengths */
+	int			groups[GROUPS_MAX]; /* their lengths */
 	char		separator;
 	int			ndigits;
 	char		digits[24];
 } Run;
 
-/* One blank or hyphen between groups, always the same; " - " counts as a hyphen. */
+/* One blank or hyphen between groups, always the same; " - " counts as a hyphen; of a card that is called one a dot too. */
 static int
-separator_at(const char *text, int len, int at, char *separator)
+separator_at(const OutboxScan *scan, int at, char *separator)
 {
-	if (at + 3 < len && memcmp(text +at, " - ", 3) == 0 && is_digit(text[at + 3]))
+	const char *text = scan->text +at;
+	int			len = scan->len - at;
+
+	if (len > 3 && memcmp(text, " - ", 3) == 0 && is_digit(text[3]))
 	{
 		*separator = '-';
 		return 3;
 	}
-	if (at + 1 < len && (text[at] == '-' || text[at] == ' ') &&is_digit(text[at + 1]))
+	if (len > 1 && (text[0] == '-' || text[0] == ' ' || (text[0] == '.' && (scan->classes & KEY_CARD))) &&is_digit(text[1]))
 	{
-		*separator = text[at];
+		*separator = text[0];
 
 		return 1;
 	}
 	return 0;
 }
 
-/* From `start`, all groups of digits, as far as they may matter. */
+/* From `start`, the groups of digits that may matter: no more than that, as the next group is read from anew. */
 static void
-read_run(Run *run, const char *text, int len, int start)
+read_run(Run *run, const OutboxScan *scan, int start)
 {
+	const char *text = scan->text;
 	int			at = start;
 
 	run->text = text;
 
-	run->len = len;
+	run->len = scan->len;
 	run->start = start;
 	run->ngroups = 0;
 	run->ndigits = 0;
 	run->separator = '\0';
 	while (true)
 	{
-		int			n = count_digits(text +at, len - at);
+		int			n = count_digits(text +at, scan->len - at);
 		char		separator = '\0';
 		int			skip;
 
-		if (run->ngroups < lengthof(run->groups))
-			run->groups[run->ngroups] = n;
-		run->ngroups++;
+		run->groups[run->ngroups++] = n;
 		for (int i = 0; i < n && run->ndigits < sizeof(run->digits); i++)
 			run->digits[run->ndigits++] = text[at + i];
 
 		at += n;
 		run->end = at;
-		skip = separator_at(text, len, at, &separator);
-		if (skip == 0 || (run->separator != '\0' && separator != run->separator))
+		skip = separator_at(scan, at, &separator);
+		if (run->ngroups == GROUPS_MAX || skip == 0 || (run->separator != '\0' && separator != run->separator))
 			return;
 		run->separator = separator;
 		at += skip;
 	}
+}
+
+/* ".0", which serializers of floats add to a whole number */
+static bool
+is_zero_scale(const char *text, int len)
+{
+	return len >= 2 && text[0] == '.' && text[1] == '0' &&
+	(len == 2 || !(is_word(text[2]) || ((text[2] == '.' || text[2] == ',') &&len > 3 && is_digit(text[3]))));
+}
+
+/* A sign, or the mark of an item, rather than a hyphen within something. */
+static bool
+is_sign(const Run *run)
+{
+	return run->text[run->start - 1] == '-' && (run->start == 1 || run->text[run->start - 2] == ' ');
 }
 
 /* Not a part of a longer word or number. */
@@ -210,11 +230,12 @@ stands_alone(const Run *run, bool hyphens_too)
 	char		after = run->end < run->len ? run->text[run->end] : ' ';
 	bool		number_goes_on = (after == '.' || after == ',') && run->end + 1 < run->len && is_digit(run->text[run->end + 1]);
 
-	if (is_word(before) || is_word(after) || number_goes_on)
+	if (is_word(before) || is_word(after) ||
+		(number_goes_on && !is_zero_scale(run->text +run->end, run->len - run->end)))
 		return false;
 	if ((before == '.' || before == ',') && run->start > 1 && is_digit(run->text[run->start - 2]))
 		return false;
-	return !hyphens_too || (before != '-' && after != '-');
+	return !hyphens_too || ((before != '-' || is_sign(run)) && after != '-');
 }
 
 static bool
@@ -223,27 +244,31 @@ has_groups(const Run *run, int count, const int *lengths)
 	return run->ngroups == count && memcmp(run->groups, lengths, count * sizeof(int)) == 0;
 }
 
-/* Does the text around it say that it is one? */
+/* Does the text around it say that it is one?  Asked once a text. */
 static bool
-speaks_of_residents(const char *text, int len)
+speaks_of_residents(OutboxScan *scan)
 {
 	static const char *const hints[] = {"\uC8FC\uBBFC", "\uC678\uAD6D\uC778\uB4F1\uB85D", "resident", "rrn"};
 
-	for (int i = 0; i < len; i++)
+	if (scan->asked)
+		return scan->speaks_of_residents;
+	scan->asked = true;
+	for (int i = 0; i < scan->len && !scan->speaks_of_residents; i++)
 	{
+		/* what each of them begins with */
+		if (to_lower(scan->text[i]) != 'r' && scan->text[i] != hints[0][0])
+			continue;
 		for (int j = 0; j < lengthof(hints); j++)
-		{
-			if (begins_with(text +i, len - i, hints[j]))
-				return true;
-		}
+			scan->speaks_of_residents |= begins_with(scan->text +i, scan->len - i, hints[j]);
 	}
-	return false;
+	return scan->speaks_of_residents;
 }
 
 static bool
-is_resident_run(const Run *run, uint32 classes)
+is_resident_run(const Run *run, OutboxScan *scan)
 {
 	static const int grouped[] = {6, 7};
+	uint32		classes = scan->classes;
 	Resident	person;
 
 	if (has_groups(run, 2, grouped))
@@ -251,18 +276,52 @@ is_resident_run(const Run *run, uint32 classes)
 			(run->separator == '-' || (classes & KEY_RESIDENT)) && is_hyphenated_resident(run->digits, classes);
 	if (run->ngroups != 1 || run->groups[0] != 13 || !stands_alone(run, true) || !read_resident(run->digits, &person))
 		return false;
-	return (classes & KEY_RESIDENT) || (person.checked && speaks_of_residents(run->text, run->len));
+	return (classes & KEY_RESIDENT) || (person.checked && speaks_of_residents(scan));
+}
+
+/*
+ * The month and year, or the code, that people write behind the groups of a card: "12/27", "12 27", "123",
+ * "12 27 123", "1227 123".  A list of numbers is none: nothing may stand in front of the card's.
+ */
+static bool
+is_card_tail(const Run *run, int count, int card_digits)
+{
+	const int  *groups = run->groups + count;
+	const char *digits = run->digits + card_digits;
+	int			rest = run->ngroups - count;
+	int			at = run->end;
+	bool		month;
+
+	if (run->separator != ' ' || rest > 3 || (run->start > 1 && run->text[run->start - 1] == ' ' && is_digit(run->text[run->start - 2])))
+		return false;
+	if (rest == 1 && groups[0] == (card_digits == 15 ? 4 : 3))
+		return true;
+	if (groups[0] != 2 && groups[0] != 4)
+		return false;
+	month = two_digits(digits) >= 1 && two_digits(digits) <= 12;
+	if (groups[0] == 4)
+		return month && rest == 2 && groups[1] == 3;
+	if (rest > 1)
+		return month && groups[1] == 2 && (rest == 2 || groups[2] == 3);
+	if (at < run->len && run->text[at] == ' ')
+		at++;
+	return month && at < run->len && run->text[at] == '/';
 }
 
 static bool
 is_card_run(const Run *run, uint32 classes)
 {
-	static const int four[] = {4, 4, 4, 4};
-	static const int amex[] = {4, 6, 5};
-	static const int diners[] = {4, 6, 4};
+	static const int forms[][4] = {{4, 4, 4, 4}, {4, 6, 5}, {4, 6, 4}};
 
-	if (has_groups(run, 4, four) || has_groups(run, 3, amex) || has_groups(run, 3, diners))
-		return stands_alone(run, true) && is_card(run->digits, run->ndigits);
+	for (int i = 0; i < lengthof(forms); i++)
+	{
+		int			count = i == 0 ? 4 : 3;
+		int			n = i == 0 ? 16 : (i == 1 ? 15 : 14);
+
+		if (run->ngroups >= count && memcmp(run->groups, forms[i], count * sizeof(int)) == 0 &&
+			(run->ngroups == count || is_card_tail(run, count, n)))
+			return stands_alone(run, true) && is_card(run->digits, n);
+	}
 	if (run->ngroups != 1 || run->groups[0] < 14 || run->groups[0] > 19 || (classes & KEY_SERIAL))
 		return false;
 	if (run->groups[0] == 14 && !(classes & KEY_CARD))
@@ -271,28 +330,26 @@ is_card_run(const Run *run, uint32 classes)
 }
 
 OutboxDetector
-outbox_sensitive_number_check(const char *text, int len, int *at, uint32 classes, uint32 enabled)
+outbox_sensitive_number_check(OutboxScan *scan, int *at)
 {
+	uint32		enabled = scan->enabled;
 	int			start = *at;
-	int			n = count_digits(text +start, len - start);
+	int			n = count_digits(scan->text +start, scan->len - start);
 	Run			run;
 
 	*at = start + n - 1;
 	if (n != 4 && n != 6 && n < 13)
 		return DETECTED_NOTHING;
-	read_run(&run, text, len, start);
-	if ((enabled & OUTBOX_DETECT(DETECTED_RESIDENT_NUMBER)) && is_resident_run(&run, classes))
-		return DETECTED_RESIDENT_NUMBER;
-	if ((enabled & OUTBOX_DETECT(DETECTED_PAYMENT_CARD)) && is_card_run(&run, classes))
-		return DETECTED_PAYMENT_CARD;
+	read_run(&run, scan, start);
+	FIND(DETECTED_RESIDENT_NUMBER, is_resident_run(&run, scan));
+	FIND(DETECTED_PAYMENT_CARD, is_card_run(&run, scan->classes));
 	/* a long number among others: "1 4111111111111111" */
 	if (run.ngroups > 1 && n >= 13)
 	{
 		run.ngroups = 1;
 		run.end = start + n;
 		run.ndigits = Min(n, (int) sizeof(run.digits));
-		if ((enabled & OUTBOX_DETECT(DETECTED_PAYMENT_CARD)) && is_card_run(&run, classes))
-			return DETECTED_PAYMENT_CARD;
+		FIND(DETECTED_PAYMENT_CARD, is_card_run(&run, scan->classes));
 	}
 	return DETECTED_NOTHING;
 }

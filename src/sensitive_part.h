@@ -2,7 +2,9 @@
  * sensitive_part.h - what the files that look for sensitive data share.
  *
  * sensitive_key.c puts keys into classes, sensitive_token.c finds tokens and keys in a text, sensitive_number.c
- * numbers of people and cards; sensitive.c walks over a value.
+ * numbers of people and cards, sensitive_fold.c makes other ways to write the same alike; sensitive.c walks over a value.
+ *
+ * A text is as long as a publisher makes it: whatever looks at one takes a time that grows with its length, and no faster.
  */
 #ifndef OUTBOX_SENSITIVE_PART_H
 #define OUTBOX_SENSITIVE_PART_H
@@ -21,11 +23,29 @@
 /* does the parameter of a URL that is called so hold a token, or a signature? */
 extern bool outbox_sensitive_key_is_token(const char *name, int len);
 
+/* one text that is read from its beginning to its end, and what is remembered so that no part of it is read again and again */
+typedef struct OutboxScan
+{
+	const char *text;
+	int			len;
+	uint32		classes;
+	uint32		enabled;
+	bool		asked;			/* whether it speaks of residents is known */
+	bool		speaks_of_residents;
+	int			no_jwt_before;	/* none begins before this place */
+} OutboxScan;
+
 /* does a token or key stand at the mark at i? */
-extern OutboxDetector outbox_sensitive_token_check(const char *value, int len, int i, uint32 enabled);
+extern OutboxDetector outbox_sensitive_token_check(OutboxScan *scan, int i);
 
 /* do the digits at *at belong to a number of a person or card?  Moves *at to the last of them. */
-extern OutboxDetector outbox_sensitive_number_check(const char *text, int len, int *at, uint32 classes, uint32 enabled);
+extern OutboxDetector outbox_sensitive_number_check(OutboxScan *scan, int *at);
+
+/*
+ * The plain form of what looks the same: full-width letters and digits, dashes, blanks of all kinds; what has no width is left
+ * out.  UTF-8 into UTF-8, never longer; the same place may be given for both.  Returns the length.
+ */
+extern int	outbox_sensitive_fold(const char *text, int len, char *folded);
 
 static inline bool
 is_digit(char c)

@@ -6,13 +6,22 @@
 #include "sensitive.h"
 #include "sensitive_part.h"
 
-/* header.payload.signature, from the "eyJ" (which is {" in base64) */
+/*
+ * header.payload.signature, from the "eyJ" (which is {" in base64).  If none begins here, none does
+ * further on in the same header either, which would only be shorter.
+ */
 static bool
-is_jwt(const char *text, int len)
+is_jwt(OutboxScan *scan, int start)
 {
-	int			header = count_base64url(text, len);
+	const char *text = scan->text +start;
+	int			len = scan->len - start;
+	int			header;
 	int			payload;
 
+	if (start < scan->no_jwt_before)
+		return false;
+	header = count_base64url(text, len);
+	scan->no_jwt_before = start + header;
 	if (header < 12 || header + 1 >= len || text[header] != '.')
 		return false;
 	payload = count_base64url(text +header + 1, len - header - 1);
@@ -130,13 +139,17 @@ is_url_token(const char *text, int len, int at)
 }
 
 OutboxDetector
-outbox_sensitive_token_check(const char *value, int len, int i, uint32 enabled)
+outbox_sensitive_token_check(OutboxScan *scan, int i)
 {
+	const char *value = scan->text;
+	int			len = scan->len;
+	uint32		enabled = scan->enabled;
+
 	switch (value[i])
 	{
 		case 'J':
 			if (i >= 2 && value[i - 1] == 'y' && value[i - 2] == 'e')
-				FIND(DETECTED_JWT, is_jwt(value + i - 2, len - i + 2));
+				FIND(DETECTED_JWT, is_jwt(scan, i - 2));
 			break;
 		case '-':
 			if (i + 1 < len && value[i + 1] == '-')
