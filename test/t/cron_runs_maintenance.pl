@@ -44,9 +44,16 @@ is($node->safe_psql('postgres', q{select count(*) || ' ' || min(schedule) from c
 fails_with('postgres', q{select outbox.schedule_maintenance('now and then')}, qr/invalid schedule/, "pg_cron refuses what it does not understand");
 fails_with('postgres', q{select outbox.schedule_maintenance(null)}, qr/22004: schedule must not be null/, 'null');
 
-# a role without the right
+# a role without the right: to outbox, then to pg_cron
 $node->safe_psql('postgres', q{create role operator; grant usage on schema outbox to operator; grant execute on all functions in schema outbox to operator});
 fails_with('postgres', q{set role operator; select outbox.schedule_maintenance()}, qr/42501: permission denied/, 'a role that may not');
+$node->safe_psql('postgres', q{select outbox.grant_operator('operator')});
+fails_with('postgres', q{set role operator; select outbox.schedule_maintenance()},
+	qr/42501: permission denied for pg_cron\nHINT:  GRANT USAGE ON SCHEMA cron TO operator, or let a role that has it schedule the job\./, 'an operator without pg_cron: says so, and what to do');
+is($node->safe_psql('postgres', q{select count(*) || ' ' || min(schedule) from cron.job}), '1 @reboot', 'no job came of it');
+$node->safe_psql('postgres', q{grant usage on schema cron to operator});
+fails_with('postgres', q{set role operator; select outbox.schedule_maintenance()}, qr/^$/, 'what the hint says is enough');
+is($node->safe_psql('postgres', q{delete from cron.job where username = 'operator' returning jobname}), 'outbox maintenance', "the job is the operator's");
 
 # in another database: the hint is the statement to run
 my ($rc, $out, $err) = $node->psql('app', q{select outbox.schedule_maintenance('@reboot')});

@@ -84,6 +84,27 @@ sql($node, 'call outbox.maintain()');
 is(sql($node, q{select count(*) from outbox.attempt_log}), '0', 'until their time is up');
 is(sql($node, q{select count(*) from outbox.delivery_exception}), '0', 'discarded deliveries too');
 is(sql($node, q{select count(*) from outbox.batch}), '0', 'and batches');
+
+# one that nobody decides about: kept for ever, and after a window of its own it is told of
+sql($node, q{delete from healed; select outbox.publish('t.forgotten', '{"fails": 3}', event_key => 'forgotten')});
+comes_true($node, 20, q{select count(*) = 1 from outbox.review_required}, 'in review');
+my $overdue = qr/^\d+\. Waiting for a person too long: 1 deliveries have required a review for longer than outbox\.review_retention/m;
+set_offset($node, (190 + 179) * $days);
+sealed('sealed, 179 days later');
+sql($node, 'call outbox.maintain()');
+is(status('reviews', 'kept'), '0', 'not too long yet');
+unlike(sql($node, 'select outbox.status()'), $overdue, 'nor by the page for a person');
+is(sql($node, q{select string_agg(event_type || ' ' || tableoid::regclass, ', ') from outbox.event_log}), 't.forgotten outbox.event_log_kept', 'the event is there, its segment is not');
+set_offset($node, (190 + 181) * $days);
+comes_true($node, 10, "select outbox.clock() > clock_timestamp() + interval '370 days'", '181 days later');
+sql($node, 'call outbox.maintain()');
+is(status('reviews', q{kept || ' ' || kept_why}), '1 1 deliveries have required a review for longer than outbox.review_retention', 'longer than outbox.review_retention');
+like(sql($node, 'select outbox.status()'), $overdue, 'the page for a person says so');
+is(sql($node, q{select string_agg(d.status || ' ' || e.event_type, ', ') from outbox.delivery d join outbox.event e using (event_id) where d.subscription = 'main'}), 'REVIEW_REQUIRED t.forgotten', 'it stays, with its event');
+is(sql($node, q{select count(*) from outbox.attempt}), '1', 'and with its attempt');
+sql($node, q{insert into healed default values; select outbox.retry('main', event_id) from outbox.review_required});
+drain($node, 20, 'a person decides');
+is(sql($node, q{select count(*) from effect where payload @> '{"fails": 3}'}), '1', 'it is delivered');
 is(sql($node, q{select string_agg(task || ' ' || last_error, ', ') from outbox.maintenance_status where last_error is not null}), '', 'no task has failed');
 $node->stop;
 done_testing();
