@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 16;
+my $crashes = $ENV{OUTBOX_TEST_CRASHES} // 21;
 my $node = new_engine('main', "restart_after_crash = on\nfsync = on\noutbox.poll_interval = '200ms'\ncheckpoint_timeout = '30s'\n");
 
 sql($node, q{create table placed (id bigint generated always as identity primary key, k integer)});
