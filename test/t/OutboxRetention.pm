@@ -53,15 +53,16 @@ sub age
 }
 
 # Events that are past their time, more than one step of rows and of what they hold out of line, in a server that keeps them for
-# 1000 days until now; afterwards upkeep is done by hand. Returns their table.
+# 1000 days until now; perhaps something else then, and until when to wait for what comes of it; afterwards upkeep is done by hand. Returns their table.
 sub make_old_events
 {
-	my ($node, $after) = @_;
+	my ($node, $after, $until) = @_;
 	age($node, q{
 		select count(outbox.publish('t.old', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, 3000) n;
 		select count(outbox.publish('t.old', jsonb_build_object('text', repeat(md5(n::text), 25)))) from generate_series(1, 20000) n});
 	my $table = sql($node, 'select tableoid::regclass from outbox.event_log limit 1');
 	sql($node, $after) if $after;
+	comes_true($node, 20, $until, 'and newer ones') if $until;
 	$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.retention = '30d'\n");
 	$node->reload;
 	comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');

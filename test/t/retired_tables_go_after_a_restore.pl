@@ -23,7 +23,7 @@ sub state_of
 
 my $table = make_old_events($node, q{
 	select outbox.subscribe('unworked', '{#}');
-	select count(outbox.publish('t.new', event_key => 'k' || n)) from generate_series(1, 50) n});
+	select count(outbox.publish('t.new', event_key => 'k' || n)) from generate_series(1, 50) n}, 'select backlog = 50 from outbox.subscription_status');
 retire($node, $table);
 my $state = state_of('postgres');
 like($state, qr/^event_log_\d{8}: 50 /m, 'the log has the new events');
