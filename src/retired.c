@@ -290,12 +290,6 @@ outbox_retired_shrink(OutboxPass *pass)
 
 	if (!OidIsValid(relid))
 		return false;
-	if (outbox_retired_has_dependent(relid))
-	{
-		pass->reached = relid;
-		outbox_maintenance_keep(pass, get_rel_name(relid), "something depends on it");
-		return true;
-	}
 	n = list_parts(relid, parts);
 	if (!lock_parts(pass, parts, n))
 	{

@@ -52,7 +52,7 @@ is(sql($node, $contents), $before, 'tables of others stay');
 like($err, qr/is not a member of extension/, 'it is no member that could be dropped from the extension');
 sql($node, "create view reader as select event_id from $ours");
 maintain($node);
-is(status($node, 'retired tables', "failing || ' ' || kept_why"), "false @{[ $ours =~ s/outbox\.//r ]}: something depends on it", 'a view keeps it');
+is(status($node, 'retired tables', "failing || ' ' || kept_why"), "false @{[ $ours =~ s/outbox\.//r ]}: another object depends on it", 'a view keeps it');
 is(sql($node, 'select count(*) from reader'), '23000', 'as it was');
 sql($node, "drop view reader; alter extension outbox add table $ours");
 maintain($node);
