@@ -111,13 +111,15 @@ from unnest(array['completed', 'pending', 'retry', 'review', 'blocked', 'delayed
 analyze tenants_test.sample;
 set jit = off;
 create view tenants_test.id as select subscription_id as id from outbox.subscription where subscription = 'tn s';
-insert into outbox.batch select 9223372036854775806, id, now(), now(), 3, '{1,2,3}', 'w' from tenants_test.id;
+-- a batch for each tenant, whose columns tell whose it is
+insert into outbox.batch select 9223372036854775800 + n, id, timestamptz '2026-01-01' + n * interval '1 day', timestamptz '2026-02-01' + n * interval '1 day', 1, array[n * 1111], 'w' || n
+from tenants_test.id, generate_series(1, 3) n;
 do $$
 declare
     one record;
 begin
-    for one in select s.event_id, g.name from tenants_test.sample s join outbox.segment g on s.event_id >= g.from_id and s.event_id < g.to_id where kind = 'completed' loop
-        execute format('insert into outbox.receipt_log_%s (event_id, batch_id, subscription_id, replay_no, attempts, batch_index) select %L, 9223372036854775806, id, 0, 1, 0 from tenants_test.id', one.name, one.event_id);
+    for one in select s.event_id, g.name, 9223372036854775800 + row_number() over (order by tenant) as batch_id from tenants_test.sample s join outbox.segment g on s.event_id >= g.from_id and s.event_id < g.to_id where kind = 'completed' loop
+        execute format('insert into outbox.receipt_log_%s (event_id, batch_id, subscription_id, replay_no, attempts, batch_index) select %L, %s, id, 0, 1, 0 from tenants_test.id', one.name, one.event_id, one.batch_id);
     end loop;
 end
 $$;
@@ -194,6 +196,70 @@ select tenants_test.heard($$select count(*) from outbox.blocked_key where tenant
 select tenants_test.heard($$select count(*) from outbox.subscription_status where tenants_test.listen(subscription)$$) as subscription_status;
 select tenants_test.heard($$select count(*) from outbox.operator_log where tenants_test.listen(role_name)$$) as operator_log;
 select tenants_test.heard($$select count(*) from outbox.worker_status where tenants_test.listen(process)$$) as worker_status;
+
+-- So for each column of each view, with a function that null reaches and with one that it does not: for a strict one the planner takes outer joins for inner
+-- ones, and asks of the joined table first. Definitions are no tenant's: of subscriptions (subscription, max_attempts) and of event types.
+reset role;
+create table tenants_test.of_others (view text, attribute text, value text);
+grant select on tenants_test.of_others to public;
+-- event_history whole costs some probes for each event of other tests
+create function tenants_test.source(view text) returns text language sql immutable as $$
+    select format('outbox.%I v', view) || case when view in ('event', 'event_history') then ' join tenants_test.sample s using (event_id)' else '' end $$;
+do $$
+declare
+    asked record;
+begin
+    for asked in select c.relname, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+        where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'v' and has_table_privilege('outbox_test_t_app', c.oid, 'select')
+          and c.relname not in ('event_type', 'snapshot_holder') and a.attname not in ('subscription', 'max_attempts')
+    loop
+        perform set_config('tn.tenant', case when asked.relname in ('event', 'event_history', 'delivery', 'attempt', 'review_required', 'blocked_key') then 'b' else '' end, true);
+        execute format('insert into tenants_test.of_others select distinct %L, %L, v.%I::text from %s', asked.relname, asked.attname, asked.attname, tenants_test.source(asked.relname));
+    end loop;
+end
+$$;
+create function tenants_test.listen_strict(what anyelement) returns boolean language plpgsql immutable strict cost 0.0000001 as $$
+begin
+    perform set_config('tn.heard', current_setting('tn.heard', true) || '|' || what::text, false);
+    return true;
+end $$;
+create function tenants_test.listen_null(what anyelement) returns boolean language plpgsql immutable cost 0.0000001 as $$
+begin
+    perform set_config('tn.heard', current_setting('tn.heard', true) || '|' || coalesce(what::text, ''), false);
+    return true;
+end $$;
+-- as heard(), for one column: what another tenant can read there and this one cannot
+create function tenants_test.heard_of_others(view text, attribute text) returns text language plpgsql as $$
+declare
+    listener text;
+    others text;
+    answer text;
+begin
+    foreach listener in array '{listen_strict(v.%I),listen_null(v.%I)}'::text[] loop
+        perform set_config('tn.heard', '', false);
+        execute format('select count(*) from %s where tenants_test.' || listener, tenants_test.source(view), attribute);
+        execute format('select string_agg(distinct value, '' '' order by value) from tenants_test.of_others where view = $1 and attribute = $2'
+                       ' and value = any (string_to_array(current_setting(''tn.heard''), ''|'')) and value not in (select v.%I::text from %s where v.%I is not null)',
+                       attribute, tenants_test.source(view), attribute) into others using view, attribute;
+        answer := concat_ws(' ', answer, others);
+    end loop;
+    return answer;
+end $$;
+set role outbox_test_t_app;
+set tn.tenant = 'a';
+create view tenants_test.heard_everywhere as
+select *
+from (select view, attribute, tenants_test.heard_of_others(view, attribute) as heard
+      from (select distinct view, attribute from tenants_test.of_others) c
+      where view <> 'event_history' or current_setting('enable_nestloop') = 'on'
+      offset 0) h;
+select count(distinct (view, attribute)) > 50 as columns, string_agg(distinct view, ' ' order by view) as views_with_rows
+from tenants_test.of_others where view in ('event', 'event_history', 'delivery', 'attempt', 'review_required', 'blocked_key');
+select view, attribute, heard from tenants_test.heard_everywhere where heard <> '' order by 1, 2;
+-- and when other plans are taken: whole tables are read
+set enable_nestloop = off;
+select view, attribute, heard from tenants_test.heard_everywhere where heard <> '' order by 1, 2;
+reset enable_nestloop;
 
 -- views of one's own, with the rights of whoever reads or of whoever made them
 create view tenants_test.invoker with (security_invoker) as select event_id, tenant_id from outbox.event where event_type = 'tn.sample';

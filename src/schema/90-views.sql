@@ -44,6 +44,9 @@ revoke all on function outbox.tenant_of(uuid) from public;
 comment on function outbox.tenant_of(uuid) is
 'The tenant of an event; null when it has none, or is not in the log (any more). One index probe.';
 
+-- A batch is of no tenant, and holds receipts of many: its columns go through
+-- a CASE that asks of the receipt too, so that no condition on them is asked
+-- of batches whose receipts have not been looked at (src/api_tenant.c).
 -- The branches agree in type and collation, column by column, so that what a
 -- query does not ask for is not computed.
 create view outbox.delivery as
@@ -55,9 +58,9 @@ select s.subscription,
        r.attempts::integer as attempts,
        null::timestamptz as next_attempt_at,
        null::timestamptz as lease_expires_at,
-       b.worker,
+       case when b.batch_id = r.batch_id then b.worker end as worker,
        null::text collate "C" as error_code,
-       b.completed_at,
+       case when b.batch_id = r.batch_id then b.completed_at end as completed_at,
        b.processing_us[r.batch_index + 1] / 1000::float8 as processing_ms,
        r.message_id
 from outbox.receipt_log r
