@@ -79,7 +79,7 @@ insert into claim_arguments.trial (statement)
 select format('select ' || a, :'t', :'e') from unnest(array[
     'outbox.ack(null, array[%2$L::uuid])', 'outbox.ack(%1$L, null)', 'outbox.ack(%1$L, array[%2$L, null]::uuid[])', 'outbox.ack(%1$L, ''{}'')',
     'outbox.ack_all(null)', 'outbox.ack_one(null, %2$L)', 'outbox.ack_one(%1$L, null)', 'outbox.ack_one(%1$L, %2$L, repeat(''m'', 513))',
-    'outbox.fail(null, %2$L)', 'outbox.fail(%1$L, null)', 'outbox.fail(%1$L, %2$L, '''')', 'outbox.fail(%1$L, %2$L, ''a b'')', 'outbox.fail(%1$L, %2$L, repeat(''c'', 65))',
+    'outbox.fail(null, %2$L)', 'outbox.fail(%1$L, null)', 'outbox.fail(%1$L, %2$L, '''')', 'outbox.fail(%1$L, %2$L, ''a b'')', 'outbox.fail(%1$L, %2$L, repeat(''c'', 65))', 'outbox.fail(%1$L, %2$L, ''010-1234-5678'')', 'outbox.fail(%1$L, %2$L, ''tel.010-1234-5678'')',
     'outbox.fail(%1$L, %2$L, E''a\nb'')', 'outbox.fail(%1$L, %2$L, permanent => null)', 'outbox.fail(%1$L, %2$L, permanent => true, retry_after => ''1 s'')',
     'outbox.fail(%1$L, %2$L, retry_after => ''-1 s'')',
     'outbox.extend(null)', 'outbox.extend(%1$L, ''0'')', 'outbox.extend(%1$L, ''-1 s'')', 'outbox.extend(%1$L, ''1 day 1 us'')', 'outbox.extend(%1$L, ''100 years'')',

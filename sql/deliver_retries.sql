@@ -222,6 +222,10 @@ begin
         raise 'as if' using errcode = 'OB003';
     when 'wrong code' then
         perform outbox.fail_permanently('not a code');
+    when 'number of a person' then
+        perform outbox.fail_permanently('900101-1234568');
+    when 'number, later' then
+        perform outbox.retry_after('1 s', 'p900101-1234568');
     when 'no delay' then
         perform outbox.retry_after(null);
     when 'negative delay' then
@@ -248,7 +252,7 @@ set client_min_messages = error;
 select outbox.subscribe('dr asks', '{dr.asks}', handler => 'deliver_retries.handler', backoff_base => '1 ms', backoff_factor => 1, max_attempts => 3);
 reset client_min_messages;
 select count(deliver_retries.publish('dr.asks', jsonb_build_object('name', name)))
-from unnest('{gives up,later,"later, always",for free,swallows,"swallows, then fails",as if,wrong code,no delay,negative delay,too far}'::text[]) name;
+from unnest('{gives up,later,"later, always",for free,swallows,"swallows, then fails",as if,wrong code,number of a person,"number, later",no delay,negative delay,too far}'::text[]) name;
 call outbox.drain('{dr asks}');
 select name, status, attempts, error_code, effects, failed from deliver_retries.outcome where subscription = 'dr asks' order by name;
 -- a delay is at most 30 days

@@ -32,6 +32,12 @@ select n, pg_temp.reason('error code', value) is null as well_formed
 from unnest(array['23514', '23', 'worker_died', 'http:503', 'a.b-c', '', 'a b', E'\xc3\xa4', repeat('x', 64), repeat('x', 65)])
     with ordinality as t (value, n)
 order by n;
+-- a code is no number of a person: it begins as a name does, and has few digits
+select value, pg_temp.reason('error code', value) as reason
+from unnest(array['HTTP_503', 'E1042', '23505', 'HV00R', 'ERR_2024', 'ORA-01017', 'E11000', '57P01', 'v1.2.3:104', '900101-1234568', '010-1234-5678', '5f1c', '2350', '23505a', '2350a', '_x', '-1', 'K900101',
+        'x-010-1234-5678', 'x.90.01.01.1', 'x.90.01.01'])
+    with ordinality as t (value, n)
+order by n;
 select n, pg_temp.reason('name', value) is null as well_formed
 from unnest(array['audit', 'Audit trail; "x"', ' ', E'\xc3\xa4', '', E'a\nb', E'a\x7f', repeat('x', 200), repeat('x', 201), repeat(E'\xc3\xa4', 101)])
     with ordinality as t (value, n)

@@ -245,13 +245,6 @@ outbox_ack_one(PG_FUNCTION_ARGS)
 
 /* ---------------------------------------------------------------- failing */
 
-/* An SQLSTATE is one by its form: then rules for its class apply too. */
-static bool
-is_sqlstate(const char *code)
-{
-	return strlen(code) == 5 && strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5;
-}
-
 static void
 take_code(FunctionCallInfo fcinfo, OutboxFailure *failure)
 {
@@ -269,9 +262,10 @@ take_code(FunctionCallInfo fcinfo, OutboxFailure *failure)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid error code"),
-				 errdetail("%s", reason)));
+				 errdetail("%s", reason),
+				 errhint(OUTBOX_CODE_HINT)));
 	text_to_cstring_buffer(code, failure->code, sizeof(failure->code));
-	if (is_sqlstate(failure->code))
+	if (outbox_pattern_is_sqlstate(failure->code, strlen(failure->code)))	/* then rules for its class apply too */
 		strlcpy(failure->sqlstate, failure->code, sizeof(failure->sqlstate));
 }
 

@@ -40,7 +40,8 @@ take_code(text *code)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid error code"),
-				 errdetail("%s", reason)));
+				 errdetail("%s", reason),
+				 errhint(OUTBOX_CODE_HINT)));
 	text_to_cstring_buffer(code, outbox_handler_request.code, sizeof(outbox_handler_request.code));
 }
 

@@ -291,7 +291,7 @@ check_errors(OutboxDefinition *definition, int column, int *count)
 	sort_list(codes, count);
 	for (int i = 0; i < *count; i++)
 	{
-		const char *reason = outbox_pattern_check_error_code(codes[i], strlen(codes[i]));
+		const char *reason = outbox_pattern_check_error_rule(codes[i], strlen(codes[i]));
 
 		if (reason != NULL)
 			ereport(ERROR,

@@ -63,9 +63,21 @@ is_reserved(const char *name, int len)
 }
 
 static bool
+is_letter(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool
+is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static bool
 is_alphanumeric(char c)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+	return is_letter(c) || is_digit(c);
 }
 
 static const char *
@@ -118,17 +130,56 @@ is_code_character(char c)
 	return is_alphanumeric(c) || c == '_' || c == '.' || c == ':' || c == '-';
 }
 
+bool
+outbox_pattern_is_sqlstate(const char *code, int len)
+{
+	if (len != 5)
+		return false;
+	for (int i = 0; i < len; i++)
+	{
+		if (!is_alphanumeric(code[i]) || (code[i] >= 'a' && code[i] <= 'z'))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Codes are shown where payloads never are: in views, as labels of metrics, in the log.  So that nobody passes a
+ * person's number along as one, a code begins as a name does and has few digits.
+ */
 const char *
 outbox_pattern_check_error_code(const char *code, int len)
 {
+	int			run = 0;
+	int			digits = 0;
+
 	if (len < 1 || len > OUTBOX_ERROR_CODE_MAX)
 		return "It has 1 to 64 characters.";
+	if (outbox_pattern_is_sqlstate(code, len))
+		return NULL;
 	for (int i = 0; i < len; i++)
 	{
 		if (!is_code_character(code[i]))
 			return "It consists of the letters A-Z and a-z, digits, \"_\", \".\", \":\" and \"-\".";
 	}
+	if (!is_letter(code[0]))
+		return "It begins with a letter, or is an SQLSTATE.";
+	for (int i = 0; i < len; i++)
+	{
+		run = is_digit(code[i]) ? run + 1 : 0;
+		digits += is_digit(code[i]);
+		if (run > OUTBOX_CODE_DIGITS_IN_A_ROW || digits > OUTBOX_CODE_DIGITS)
+			return "It has at most 6 digits, and at most 5 of them in a row.";
+	}
 	return NULL;
+}
+
+const char *
+outbox_pattern_check_error_rule(const char *rule, int len)
+{
+	if (len == 2 && is_alphanumeric(rule[0]) && is_alphanumeric(rule[1]))
+		return NULL;
+	return outbox_pattern_check_error_code(rule, len);
 }
 
 const char *

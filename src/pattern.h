@@ -10,11 +10,23 @@
 
 #include "outbox.h"
 
+/* in an error code that is no SQLSTATE */
+#define OUTBOX_CODE_DIGITS				6
+#define OUTBOX_CODE_DIGITS_IN_A_ROW		5
+
+#define OUTBOX_CODE_HINT	"A code names a kind of failure, such as card_declined, HTTP_503 or 23505. It is shown in views, metrics and the log, so it must not hold data."
+
 /* NULL when well-formed, else a constant English reason for errdetail() */
 extern const char *outbox_pattern_check_type(const char *type, int len);
 extern const char *outbox_pattern_check(const char *pattern, int len);
 extern const char *outbox_pattern_check_error_code(const char *code, int len);
+
+/* what a subscription's lists of errors hold: a code, or a class of SQLSTATEs */
+extern const char *outbox_pattern_check_error_rule(const char *rule, int len);
 extern const char *outbox_pattern_check_name(const char *subscription, int len);
+
+/* by its form */
+extern bool outbox_pattern_is_sqlstate(const char *code, int len);
 
 extern bool outbox_pattern_matches(const char *pattern, int pattern_len, const char *type, int type_len);
 

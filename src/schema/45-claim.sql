@@ -86,7 +86,7 @@ as 'MODULE_PATHNAME', 'outbox_fail';
 revoke all on function outbox.fail(uuid, uuid, text, boolean, interval, text) from public;
 comment on function outbox.fail(uuid, uuid, text, boolean, interval, text) is
 'Says that an event of a lease could not be handled; returns its new status: RETRY, or REVIEW_REQUIRED when its attempts are used up, permanent is true, or the subscription''s rules call error_code permanent. Later events of its key under the lease go back unstarted and are not held any more: do not handle them.
-error_code: [A-Za-z0-9_.:-], 1-64 characters; an SQLSTATE counts as one; null: "failed". retry_after: the delay until the next attempt, at most 30 days (longer is cut), instead of the subscription''s. error_message: kept, the first 1024 bytes of it, only with outbox.keep_error_message = primary.
+error_code: an SQLSTATE, which counts as one, or [A-Za-z0-9_.:-], 1-64 characters, the first a letter, at most 6 of them digits and 5 of these in a row; null: "failed". It is shown in views, metrics and the log: it names a kind of failure, and never holds data. retry_after: the delay until the next attempt, at most 30 days (longer is cut), instead of the subscription''s. error_message: kept, the first 1024 bytes of it, only with outbox.keep_error_message = primary.
 Errors: OB001 the lease is lost, or the event is not held under it (any more); 22023, 22004 an argument out of its rules; 55000, 55P03 as outbox.ack(). Cost: reads the later events of its lane under the lease.';
 
 create function outbox.extend(lease_token uuid, lease_duration interval default null)

@@ -23,7 +23,7 @@ language c volatile parallel restricted
 as 'MODULE_PATHNAME', 'outbox_fail_permanently';
 revoke all on function outbox.fail_permanently(text) from public;
 comment on function outbox.fail_permanently(text) is
-'In a handler: give the event up at once; it needs review, with this error_code ([A-Za-z0-9_.:-], 1-64 characters). Raises an error (OB003), which must leave the handler to count. Errors: 22023 for a malformed code, 55000 outside of a handler.';
+'In a handler: give the event up at once; it needs review, with this error_code: an SQLSTATE, or [A-Za-z0-9_.:-], 1-64 characters, the first a letter, at most 6 of them digits and 5 of these in a row. It is shown in views, metrics and the log: it names a kind of failure, and never holds data. Raises an error (OB003), which must leave the handler to count. Errors: 22023 for a malformed code (outbox.fail_permanently() has the rules), 55000 outside of a handler.';
 
 create function outbox.retry_after(delay interval, error_code text = null, count_attempt boolean = true) returns boolean
 language c volatile parallel restricted
