@@ -94,7 +94,7 @@ async function handle(event) {
     if (stop.signal.aborted) return false;
     // The code of the carrier, or an SQLSTATE (the subscription knows which of them are permanent), or what it
     // is. By it people find, and retry, what failed for the same reason.
-    const code = error.code ?? error.name;
+    const code = typeof error.code === 'string' ? error.code : error.name; // some have numbers, which are no codes here
     const { rows: [{ status }] } = await pool.query(
       'select outbox.fail($1, $2, error_code => $3, permanent => $4) as status',
       [event.lease_token, event.event_id, code, error.permanent ?? false]);

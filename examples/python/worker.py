@@ -130,7 +130,9 @@ def handle(connection, event):
             raise
         # The code of the carrier, or an SQLSTATE (the subscription knows which of them are permanent), or what it
         # is. By it people find, and retry, what failed for the same reason.
-        code = getattr(error, "code", None) or getattr(error, "sqlstate", None) or type(error).__name__
+        code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
+        if not isinstance(code, str):  # some have numbers, which are no codes here
+            code = type(error).__name__
         status = connection.execute(
             "select outbox.fail(%s, %s, error_code => %s, permanent => %s)",
             [event.lease_token, event.event_id, code, getattr(error, "permanent", False)],
