@@ -356,9 +356,9 @@ insert into sample (expected, payload) values
     ('pass', '[]'),
     ('pass', '7');
 
--- every sample, and how many of them are not as expected
+-- every sample, and how many of them are not as expected; psql does not agree with itself how wide a character without width is
 create view outcome as
-select s.n, s.expected, r.found, r.place, s.payload
+select s.n, s.expected, r.found, replace(r.place, chr(8203), '\u200b') as place, replace(s.payload::text, chr(8203), '\u200b') as payload
 from sample s cross join lateral refused(format('select outbox.publish(''s.a'', %L::jsonb)', s.payload)) r;
 select count(*) >= 150 as enough, count(*) filter (where expected = 'pass') >= 100 as enough_that_pass from sample;
 select expected, found, place, payload from outcome where expected <> 'pass' order by n;
