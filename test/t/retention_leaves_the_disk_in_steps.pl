@@ -20,7 +20,7 @@ sub publish
 	return qq{select count(outbox.publish('$type', jsonb_build_object('text', (select string_agg(md5(n || ' ' || m), '') from generate_series(1, 300) m)))) from generate_series(1, $n) n};
 }
 
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\n");
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\nwal_keep_size = '1GB'\n");
 
 sub hold
 {
@@ -75,7 +75,8 @@ sql($node, 'checkpoint');
 is((grep { -e $node->data_dir . "/$_" } @paths), 0, 'nothing of it is left on the disk');
 
 # what was given back in each transaction, by the log of the server
-my ($wal, undef) = run_command([ 'pg_waldump', '-p', $node->data_dir . '/pg_wal', '-s', $from, '-e', $to ]);
+my ($wal, $failure) = run_command([ 'pg_waldump', '-p', $node->data_dir . '/pg_wal', '-s', $from, '-e', $to ]);
+is($failure, '', 'the log of the server is there');
 my ($largest, $steps, $now, %blocks) = (0, 0, 0);
 foreach my $line (split /\n/, $wal)
 {
