@@ -323,6 +323,27 @@ set tn.tenant = '';
 select outbox.release_all((select lease_token from claimed limit 1));
 reset role;
 
+-- the planner calls the operator of a condition with the most common values of a column, whosever they are: not ours
+create function tenants_test.overhear(value text, with_what text) returns boolean language plpgsql as $$
+begin
+    raise notice 'overheard %', value;
+    return true;
+end $$;
+create operator tenants_test.=== (function = tenants_test.overhear, leftarg = text, rightarg = text, restrict = eqsel);
+analyze outbox.event_log, outbox.delivery_exception, outbox.attempt_log;
+set tn.tenant = 'a';
+set role outbox_test_t_app;
+do $$
+declare
+    condition text;
+begin
+    foreach condition in array array['event where tenant_id', 'event where event_type', 'event where event_key', 'delivery where error_code', 'attempt where error_code', 'review_required where error_code'] loop
+        execute format('explain select from outbox.%s operator(tenants_test.===) %L', condition, 'x');
+    end loop;
+end $$;
+reset role;
+set tn.tenant = '';
+
 -- messages from elsewhere: each tenant's receivers are its own, and those of none
 create function tenants_test.consume(tenant text) returns boolean language plpgsql as $$
 begin

@@ -8,6 +8,7 @@
 
 #include "extension.h"
 #include "launcher.h"
+#include "planner_statistics.h"
 #include "settings.h"
 #include "shmem.h"
 #include "utility_hook.h"
@@ -35,6 +36,7 @@ _PG_init(void)
 	}
 	outbox_launcher_register();
 	outbox_utility_hook_install();
+	outbox_planner_statistics_install();
 }
 
 static void
