@@ -28,12 +28,17 @@ sql($node, q{
 	create view outcome as select subscription, e.payload ->> 'what' as what,
 		d.status || ' ' || d.attempts || coalesce(' ' || d.error_code, '') as came
 		from outbox.delivery d join outbox.event e using (event_id) where subscription <> 'near';
+	create function has_strays(name text) returns boolean language plpgsql as $f$
+	declare
+		found_one boolean;
+	begin
+		execute format('select exists (select from outbox.%I where subscription_id not in (select subscription_id from outbox.subscription))', name) into found_one;
+		return found_one;
+	end $f$;
 	create view left_over as
 	with tables as materialized (select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'subscription_id'
 		where c.relnamespace = 'outbox'::regnamespace and c.relkind = 'r' and c.relname !~ '^(receipt_log|batch|attempt_log|subscription$)')
-	select relname as what
-	from tables c
-	where (xpath('/row/n/text()', query_to_xml(format('select count(*) as n from outbox.%I where subscription_id not in (select subscription_id from outbox.subscription)', c.relname), false, true, '')))[1]::text <> '0'
+	select relname as what from tables where has_strays(relname)
 	union all select 'parked' from outbox.parked where gate_id not in (select gate_id from outbox.gate)
 	union all select 'lease' from outbox.lease where subscription_id not in (select subscription_id from outbox.subscription)
 });
