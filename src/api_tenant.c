@@ -7,7 +7,8 @@
  * functions say that they cost nothing, which nobody else can say: COST must be above 0, and only superusers name
  * support functions.  It holds where the row and what is asked about it are of one table.  So a view shows columns of a
  * joined table only where that table is asked as well, where it is read in a lateral subquery with LIMIT or an aggregate, or
- * in an expression with columns of the table that is asked, which cannot be computed before that one has been.  Definitions (of subscriptions, of event types) are no tenant's: their columns are not kept apart.
+ * in an expression with columns of the table that is asked, which cannot be computed before that one has been.
+ * Definitions (of subscriptions, of event types) are no tenant's: their columns are not kept apart.
  */
 #include "outbox.h"
 

@@ -640,13 +640,14 @@ move_gate_back(Run *run)
 static bool
 subscription_is_gone(Run *run)
 {
-	Oid			relid = outbox_extension_relid("subscription");
+	Oid			relid;
 	OutboxScan	scan;
 	bool		found;
 
 	CommandCounterIncrement();
 	if (run->subscriptions != 0 && outbox_subscription_version() == run->subscriptions)
 		return false;
+	relid = outbox_extension_relid("subscription");
 	PushActiveSnapshot(GetLatestSnapshot());
 	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 1);
 	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(run->batch->subscription->id));

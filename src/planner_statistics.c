@@ -8,15 +8,14 @@
  */
 #include "outbox.h"
 
-#include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "nodes/parsenodes.h"
 #include "utils/lsyscache.h"
 #include "utils/selfuncs.h"
 #include "utils/syscache.h"
 
-#include "settings.h"
 #include "planner_statistics.h"
+#include "settings.h"
 
 static get_relation_stats_hook_type next_hook = NULL;
 
@@ -29,7 +28,7 @@ is_ours(Oid relid)
 }
 
 static bool
-find_statistics(PlannerInfo * root, RangeTblEntry * rte, AttrNumber column, VariableStatData * found)
+find_statistics(PlannerInfo *root, RangeTblEntry *rte, AttrNumber column, VariableStatData *found)
 {
 	bool		done = next_hook != NULL && next_hook(root, rte, column, found);
 

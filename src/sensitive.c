@@ -336,7 +336,7 @@ static const uint8 may_begin[256] = {
 #define BYTES_AT_ONCE 8192
 
 static OutboxDetector
-scan_text(OutboxScan *scan)
+scan_text(OutboxTextScan *scan)
 {
 	OutboxDetector found = DETECTED_NOTHING;
 	int			i = 0;
@@ -363,7 +363,7 @@ scan_text(OutboxScan *scan)
 static OutboxDetector
 check_as_it_is(const char *value, int len, uint32 classes, uint32 enabled)
 {
-	OutboxScan	scan = {.text = value, .len = len, .classes = classes, .enabled = enabled};
+	OutboxTextScan scan = {.text = value, .len = len, .classes = classes, .enabled = enabled};
 	OutboxDetector found = DETECTED_NOTHING;
 
 	if (classes & ~(KEY_SERIAL | KEY_GENERIC | KEY_CARD | KEY_RESIDENT))

@@ -154,7 +154,7 @@ typedef struct Run
 
 /* One blank or hyphen between groups, always the same; " - " counts as a hyphen; of a card that is called one a dot too. */
 static int
-separator_at(const OutboxScan *scan, int at, char *separator)
+separator_at(const OutboxTextScan *scan, int at, char *separator)
 {
 	const char *text = scan->text +at;
 	int			len = scan->len - at;
@@ -175,7 +175,7 @@ separator_at(const OutboxScan *scan, int at, char *separator)
 
 /* From `start`, the groups of digits that may matter: no more than that, as the next group is read from anew. */
 static void
-read_run(Run *run, const OutboxScan *scan, int start)
+read_run(Run *run, const OutboxTextScan *scan, int start)
 {
 	const char *text = scan->text;
 	int			at = start;
@@ -246,7 +246,7 @@ has_groups(const Run *run, int count, const int *lengths)
 
 /* Does the text around it say that it is one?  Asked once a text. */
 static bool
-speaks_of_residents(OutboxScan *scan)
+speaks_of_residents(OutboxTextScan *scan)
 {
 	static const char *const hints[] = {"\uC8FC\uBBFC", "\uC678\uAD6D\uC778\uB4F1\uB85D", "resident", "rrn"};
 
@@ -265,7 +265,7 @@ speaks_of_residents(OutboxScan *scan)
 }
 
 static bool
-is_resident_run(const Run *run, OutboxScan *scan)
+is_resident_run(const Run *run, OutboxTextScan *scan)
 {
 	static const int grouped[] = {6, 7};
 	uint32		classes = scan->classes;
@@ -330,7 +330,7 @@ is_card_run(const Run *run, uint32 classes)
 }
 
 OutboxDetector
-outbox_sensitive_number_check(OutboxScan *scan, int *at)
+outbox_sensitive_number_check(OutboxTextScan *scan, int *at)
 {
 	uint32		enabled = scan->enabled;
 	int			start = *at;

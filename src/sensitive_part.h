@@ -24,7 +24,7 @@
 extern bool outbox_sensitive_key_is_token(const char *name, int len);
 
 /* one text that is read from its beginning to its end, and what is remembered so that no part of it is read again and again */
-typedef struct OutboxScan
+typedef struct OutboxTextScan
 {
 	const char *text;
 	int			len;
@@ -33,13 +33,13 @@ typedef struct OutboxScan
 	bool		asked;			/* whether it speaks of residents is known */
 	bool		speaks_of_residents;
 	int			no_jwt_before;	/* none begins before this place */
-} OutboxScan;
+} OutboxTextScan;
 
 /* does a token or key stand at the mark at i? */
-extern OutboxDetector outbox_sensitive_token_check(OutboxScan *scan, int i);
+extern OutboxDetector outbox_sensitive_token_check(OutboxTextScan *scan, int i);
 
 /* do the digits at *at belong to a number of a person or card?  Moves *at to the last of them. */
-extern OutboxDetector outbox_sensitive_number_check(OutboxScan *scan, int *at);
+extern OutboxDetector outbox_sensitive_number_check(OutboxTextScan *scan, int *at);
 
 /*
  * The plain form of what looks the same: full-width letters and digits, dashes, blanks of all kinds; what has no width is left

@@ -11,7 +11,7 @@
  * further on in the same header either, which would only be shorter.
  */
 static bool
-is_jwt(OutboxScan *scan, int start)
+is_jwt(OutboxTextScan *scan, int start)
 {
 	const char *text = scan->text +start;
 	int			len = scan->len - start;
@@ -139,7 +139,7 @@ is_url_token(const char *text, int len, int at)
 }
 
 OutboxDetector
-outbox_sensitive_token_check(OutboxScan *scan, int i)
+outbox_sensitive_token_check(OutboxTextScan *scan, int i)
 {
 	const char *value = scan->text;
 	int			len = scan->len;

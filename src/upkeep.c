@@ -2,8 +2,9 @@
  * upkeep.c - the tasks of upkeep, by whom they are done, and what came of them.
  *
  * The router does them between its rounds, a step at a time, one task after the other; but some have a step between
- * all others, as they must not wait for those that take long, or take long themselves.  outbox.maintain() does them all at once.  Each step commits, so that whoever is killed has lost one step.  Steps exclude
- * each other by a lock that the router only tries for, and two runs of outbox.maintain() by another one.
+ * all others, as they must not wait for those that take long, or take long themselves.  outbox.maintain() does them
+ * all at once.  Each step commits, so that whoever is killed has lost one step.  Steps exclude each other by a lock
+ * that the router only tries for, and two runs of outbox.maintain() by another one.
  *
  * A step that fails is undone alone, written down with its SQLSTATE, and the other tasks go on.
  */
@@ -477,6 +478,7 @@ shrink_retired(void)
 	int64		begin = outbox_settings_ticks();
 	bool		locked;
 
+	Assert(task->between);
 	if (begin < progress->rest_until)
 		return !progress->finished;
 	begin_transaction();

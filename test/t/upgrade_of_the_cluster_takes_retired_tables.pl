@@ -2,31 +2,17 @@
 # unattended, and in the new one it is removed. OUTBOX_OLD_BINDIR as in upgrade_of_the_cluster_goes_on.
 use strict;
 use warnings;
-use Cwd;
-use File::Path qw(make_path);
 use FindBin;
 use lib $FindBin::RealBin;
 use OutboxEngine;
 use OutboxRetention;
-use PostgreSQL::Test::Cluster;
+use OutboxUpgrade;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $settings = "shared_preload_libraries = 'outbox'\nmax_worker_processes = 20\noutbox.poll_interval = '100ms'\noutbox.workers = 1\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\n";
-my $old_bindir = $ENV{OUTBOX_OLD_BINDIR};
-my ($new_bindir) = run_command([ 'pg_config', '--bindir' ]);
+my $settings = "outbox.poll_interval = '100ms'\noutbox.retention = '1000d'\noutbox.sensitive_data = off\nautovacuum = off\n";
 
-sub new_cluster
-{
-	my ($name, $bindir) = @_;
-	my $install = $bindir ? ($bindir =~ s!/bin$!!r) : undef;
-	my $node = PostgreSQL::Test::Cluster->new($name, $install ? (install_path => $install) : ());
-	$node->init(extra => [ '-k', '--locale=C', '--encoding=UTF8' ]);
-	$node->append_conf('postgresql.conf', $settings);
-	return $node;
-}
-
-my $old = new_cluster('old', $old_bindir);
+my $old = old_cluster('old', $settings);
 $old->start;
 sql($old, 'create extension outbox');
 my $table = make_old_events($old, q{select count(outbox.publish('t.new')) from generate_series(1, 50)});
@@ -37,13 +23,8 @@ shrink_until($old, "pg_relation_size(c.oid) = 0 and pg_relation_size(c.reltoastr
 sql($old, "vacuum $_") for sql($old, "select ${retired}::regclass");
 $old->stop;
 
-my $new = new_cluster('new');
-my $folder = $new->basedir . '/upgrade';
-make_path($folder);
-my $back = getcwd();
-chdir $folder;
-command_ok([ 'pg_upgrade', '--no-sync', '-d', $old->data_dir, '-D', $new->data_dir, '-b', $old_bindir // $new_bindir, '-B', $new_bindir, '-s', $new->host, '-p', $old->port, '-P', $new->port ], 'upgraded');
-chdir $back;
+my $new = new_cluster('new', $settings);
+upgrade($old, $new, 'upgraded');
 $new->append_conf('postgresql.conf', "outbox.test_clock_offset = @{[ clock_offset() ]}\noutbox.dispatch = off\n");
 $new->start;
 my $there = q{select count(*) from pg_class where relname ~ '^retired_' and relkind = 'r'};
