@@ -1,5 +1,6 @@
-# Every block of SQL in the manuals runs, in the order of its page, in a database of its own: what is printed there works. So do those
-# of the README, on a server that has the one setting which it asks for.
+# Every block of SQL in the manuals runs, in the order of its page, in a database of its own: what is printed there works, and what is
+# printed to fail does so with that message. So do those of the README, on a server that has the one setting which it asks for. And what
+# pages say of settings, and what they name, is so.
 use strict;
 use warnings;
 use OutboxEngine;
@@ -8,17 +9,18 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# a title of SQL blocks: "sql"; other blocks are for the shell or a file
+# a title of SQL blocks: "sql"; one without a title right after it that begins with "ERROR:" is what the block ends in
 sub blocks_of
 {
 	my ($page) = @_;
-	my (@blocks, $block, $line);
+	my (@blocks, $block, $after, $line);
 	for (split /\n/, slurp_file($page))
 	{
 		$line++;
-		if (/^```sql$/) { $block = { line => $line + 1, text => '' } }
-		elsif (/^```/ && $block) { push @blocks, $block; undef $block }
-		elsif ($block) { $block->{text} .= "$_\n" }
+		if ($block && /^```$/) { $after = $block->{sql} ? $block : undef; push @blocks, $block if $block->{sql}; undef $block }
+		elsif ($block) { $block->{text} .= "$_\n"; $after->{error} .= "$_\n" if $after && ($after->{error} || /^ERROR:/) }
+		elsif (/^```(.*)$/) { $block = { line => $line + 1, text => '', sql => $1 eq 'sql' }; undef $after if $1 ne '' }
+		elsif (/\S/) { undef $after }
 	}
 	return @blocks;
 }
@@ -27,34 +29,92 @@ sub blocks_of
 sub run_page
 {
 	my ($node, $page, $blocks, @before) = @_;
-	my $script = "$ENV{TMPDIR}/page.sql";
-	unlink $script;
+	my $script = '';
 	for my $block (@$blocks)
 	{
-		append_to_file($script, $_->[1] . ";\n") for grep { $block->{text} =~ $_->[0] } @before;
-		append_to_file($script, "\\echo line $block->{line}\n$block->{text}");
+		$script .= $_->[1] . ";\n" for grep { $block->{text} =~ $_->[0] } @before;
+		$script .= "\\echo line $block->{line}\n\\warn line $block->{line}\n\\set ON_ERROR_STOP " . ($block->{error} ? 0 : 1) . "\n$block->{text}";
+		# a session has the new setting a moment later, a new one at once
+		$script .= "\\connect\n" if $block->{text} =~ /pg_reload_conf/;
 	}
 	my ($out, $err) = ('', '');
-	IPC::Run::run([ 'timeout', '120', 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('page'), '-f', $script ],
-		'<', '/dev/null', '>', \$out, '2>', \$err);
+	IPC::Run::run([ 'timeout', '120', 'psql', '-X', '-q', '-d', $node->connstr('page') ], '<', \$script, '>', \$out, '2>', \$err);
 	my ($last) = $out =~ /.*^line (\d+)$/ms;
 	is($? >> 8, 0, scalar(@$blocks) . " blocks of $page run") or diag("in the block at line " . ($last // '?') . ": $err");
+	my %said = $err =~ /^line (\d+)\n(.*?)(?=^line \d+$|\z)/msg;
+	is($said{$_->{line}}, $_->{error}, "line $_->{line} of $page fails as it says") for grep { $_->{error} } @$blocks;
 	return $out;
 }
 
-my $node = new_engine('manuals', "max_worker_processes = 32\n");
-my @names = qw(first-steps testing running runbook);
-my @pages = map { my $folder = $_; map { "$folder/$_.md" } @names } ('doc', 'doc/ko');
-for my $page (@pages)
+# ---------------------------------------------------------------- each page
+
+my @pages = grep { $_ ne './README.md' && $_ ne './CHANGELOG.md' } glob '{.,doc,doc/ko,bench,examples/*}/*.md';
+my %blocks = map { $_ => [ blocks_of($_) ] } @pages;
+my $titled = () = map { slurp_file($_) =~ /^[ \t>]*(?:```|~~~)[ \t]*\w*sql\b/gmi } @pages;
+my $run = () = map { @$_ } values %blocks;
+is($run, $titled, "none of $titled blocks is left out");
+
+# What the page about drivers leaves to the driver, and two events for what it does with them.
+my %parameter = (
+	payload => q{'{"orderId": 42}'}, order_id => q{'42'}, request_id => q{'req-1'}, trace_id => q{'4bf92f3577b34da6a3ce929d0e0e4736'},
+	token => '(select token from outbox.lease)', ids => '(select event_ids[:1] from outbox.lease)', id => '(select event_ids[2] from outbox.lease)');
+for my $block (map { @{ $blocks{$_} } } grep { /drivers\.md$/ } @pages)
 {
-	my @blocks = blocks_of($page);
+	$block->{text} =~ s/\$(\w+)/$parameter{$1}/ge;
+}
+my @before = ([ qr/outbox\.claim\('shipping'/, q{select outbox.publish_batch('[{"event_type": "order.placed"}, {"event_type": "order.placed"}]')} ]);
+
+# What blocks show that tell of it.
+my %shows = (
+	'first-steps' => [ qr/ invoices \n-+\n +1\n/, qr/ invoice .* order\.placed .* 3 .* 1 .* 23502\n/, qr/ 3 \| +0\n/, qr/ same_event \n-+\n t\n/, qr/ completed \n-+\n +1\n/ ],
+	'testing' => [ qr/ amount \n-+\n +5\n/, qr/ amount \n-+\n +9\n/, qr/ order\.placed \| 23505\n/, qr/ worked_at_attempt \n-+\n +3\n/ ],
+	'drivers' => [ qr/ ready \n-+\n t\n/, qr/ ack \n-+\n +1\n/, qr/ fail +\n-+\n RETRY\n/ ],
+	'tenants' => [ qr/ count \n-+\n +0\n/, qr/ acme +\| Thank you/ ],
+	'rights' => [ qr/ shop +\| publisher \| order\.\*\n/, qr/revoke_publisher .* shop: refund/ ]);
+
+my $node = new_engine('manuals', "max_worker_processes = 32\n");
+for my $page (grep { @{ $blocks{$_} } } @pages)
+{
 	$node->safe_psql('postgres', 'create database page');
-	# the first one begins without it, the others are about a server that has it
-	$node->safe_psql('page', 'create extension outbox') unless grep { $_->{text} =~ /create extension/ } @blocks;
-	run_page($node, $page, \@blocks);
+	# some begin without it, the others are about a server that has it
+	$node->safe_psql('page', 'create extension outbox') unless grep { $_->{text} =~ /create extension/ } @{ $blocks{$page} };
+	my $out = run_page($node, $page, $blocks{$page}, @before);
+	like($out, $_, "$page shows it") for map { @{ $shows{$_} // [] } } $page =~ m{([^/]+)\.md$};
 	$node->safe_psql('postgres', 'drop database page with (force)');
 	my $roles = $node->safe_psql('postgres', q{select string_agg(format('drop role %I', rolname), '; ') from pg_roles where rolname !~ '^pg_' and rolname <> current_user});
 	$node->safe_psql('postgres', $roles) if $roles;
+	is($node->safe_psql('postgres', q{select count(*) from pg_file_settings where sourcefile ~ 'auto.conf'}), '0', "$page leaves the server's settings as they were");
+}
+
+# The pages in Korean have the same SQL, apart from comments.
+for my $page (grep { m{^doc/ko/} } @pages)
+{
+	my ($here, $there) = map { join '', map { $_->{text} =~ s/\s*--.*//gr } @{ $blocks{$_} } } $page, $page =~ s{ko/}{}r;
+	is($here, $there, "$page has the SQL of the page in English");
+}
+
+# ---------------------------------------------------------------- what they name
+
+my %settings = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', q{select name from pg_settings where name ~ '^outbox\.'});
+my %known = map { $_ => 1 } map({ s/^outbox\.//r } keys %settings), split /\n/, $node->safe_psql('postgres', q{
+	select proname from pg_proc where pronamespace = 'outbox'::regnamespace
+	union select relname from pg_class where relnamespace = 'outbox'::regnamespace
+	union select typname from pg_type where typnamespace = 'outbox'::regnamespace});
+# types of events, a beginning of names, files
+$known{$_} = 1 for qw(review_required subscription_stopped retired_ control c h);
+for my $page ('README.md', grep { m{^doc/(ko/)?(?!reference)} || m{^examples/} } @pages)
+{
+	my @unknown = grep { !$known{$_} } slurp_file($page) =~ /(?<![-\w])outbox\.([a-z][a-z_]*)/g;
+	is("@unknown", '', "$page names what is there");
+	my $wrong = '';
+	my %said = slurp_file($page) =~ /^\| `(outbox\.\w+)` \| ([^|]*?) \|/mg;
+	for my $setting (grep { $settings{$_} && $said{$_} ne '' } sort keys %said)
+	{
+		my $is = $node->safe_psql('postgres', "show $setting") || 'none';
+		my $says = $said{$setting} =~ s/`//gr =~ s/ days|일/d/r =~ s/ (?=[mk])//r =~ s/없음/none/r;
+		$wrong .= "$setting: $says, not $is\n" if $says ne $is;
+	}
+	is($wrong, '', "$page has the defaults of settings");
 }
 $node->stop;
 
