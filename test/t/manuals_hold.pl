@@ -86,11 +86,23 @@ for my $page (grep { @{ $blocks{$_} } } @pages)
 	is($node->safe_psql('postgres', q{select count(*) from pg_file_settings where sourcefile ~ 'auto.conf'}), '0', "$page leaves the server's settings as they were");
 }
 
-# The pages in Korean have the same SQL, apart from comments.
-for my $page (grep { m{^doc/ko/} } @pages)
+# ---------------------------------------------------------------- in Korean as in English
+
+# Headings, tables, lists and other paragraphs of a page, without its blocks.
+sub shape_of
 {
-	my ($here, $there) = map { join '', map { $_->{text} =~ s/\s*--.*//gr } @{ $blocks{$_} } } $page, $page =~ s{ko/}{}r;
-	is($here, $there, "$page has the SQL of the page in English");
+	my ($page) = @_;
+	my $text = slurp_file($page) =~ s/^```.*?^```$//msgr;
+	return [ map { my @lines = split /\n/; /^(#+)/ ? $1 : /^(\||- |\d+\. )/ ? scalar(@lines = grep { /^(\||- |\d+\. )/ } @lines) . ($1 eq '|' ? ' rows' : ' points') : 'text' }
+		grep { /\S/ } split /\n{2,}/, $text ];
+}
+
+for my $page (grep { m{^doc/(?!architecture|reference)[^/]+$} } @pages)
+{
+	my $korean = $page =~ s{doc/}{doc/ko/}r;
+	my ($here, $there) = map { [ map { ($_->{text} =~ s/\s*--.*//gr) . ($_->{error} // '') } @{ $blocks{$_} } ] } $korean, $page;
+	is_deeply($here, $there, "$korean has the SQL of the page in English");
+	is_deeply(shape_of($korean), shape_of($page), "$korean has the paragraphs of the page in English");
 }
 
 # ---------------------------------------------------------------- what they name
