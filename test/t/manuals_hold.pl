@@ -64,12 +64,31 @@ for my $block (map { @{ $blocks{$_} } } grep { /drivers\.md$/ } @pages)
 }
 my @before = ([ qr/outbox\.claim\('shipping'/, q{select outbox.publish_batch('[{"event_type": "order.placed"}, {"event_type": "order.placed"}]')} ]);
 
+# What the runbook is read about: two events in review, which go there again when they are tried again, and one that nobody has heard of.
+my $id = '01a2290f-45d1-7c7e-bc17-aed2a54c10f7';
+my $named = 0;
+for my $block (map { @{ $blocks{$_} } } grep { /runbook\.md$/ } @pages)
+{
+	$named += $block->{text} =~ s/'$id'/:'in_review'/;
+}
+is($named, 4, 'two blocks of each runbook name an event');
+push @before,
+	[ qr/from outbox\.review_required order by failed_at/, q{create function fails(e outbox.event) returns void language plpgsql as $$ begin raise exception using errcode = '22000'; end $$;
+		select outbox.subscribe('broken', array['broken.*'], handler => 'public.fails');
+		select outbox.publish('broken.too');
+		select outbox.publish('broken.once', request_id => 'req-1') as in_review \gset
+		call outbox.drain()} ],
+	[ qr/outbox\.(retry_all|discard)\(/, 'call outbox.drain()' ],
+	[ qr/from outbox\.unmatched_event_type/, q{select outbox.publish('task.created');
+		select outbox.subscribe('task-log', array['task.item.*'])} ];
+
 # What blocks show that tell of it.
 my %shows = (
 	'first-steps' => [ qr/ invoices \n-+\n +1\n/, qr/ invoice .* order\.placed .* 3 .* 1 .* 23502\n/, qr/ 3 \| +0\n/, qr/ same_event \n-+\n t\n/, qr/ completed \n-+\n +1\n/ ],
 	'testing' => [ qr/ amount \n-+\n +5\n/, qr/ amount \n-+\n +9\n/, qr/ order\.placed \| 23505\n/, qr/ worked_at_attempt \n-+\n +3\n/ ],
 	'drivers' => [ qr/ ready \n-+\n t\n/, qr/ ack \n-+\n +1\n/, qr/ fail +\n-+\n RETRY\n/ ],
 	'tenants' => [ qr/ count \n-+\n +0\n/, qr/ acme +\| Thank you/ ],
+	'runbook' => [ qr/ broken +\| .* \| broken\.once \| req-1 +\| .* \| 22000 /, qr/ retry \n-+\n t\n/, qr/ retry_all \n-+\n +2\n/, qr/ discard \n-+\n t\n/, qr/ alter_subscription \n-+\n t\n/, qr/ replay \n-+\n +1\n/ ],
 	'rights' => [ qr/ shop +\| publisher \| order\.\*\n/, qr/revoke_publisher .* shop: refund/ ]);
 
 my $node = new_engine('manuals', "max_worker_processes = 32\n");
