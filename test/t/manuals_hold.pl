@@ -147,6 +147,14 @@ for my $page ('README.md', grep { m{^doc/(ko/)?(?!reference)} || m{^examples/} }
 	}
 	is($wrong, '', "$page has the defaults of settings");
 }
+
+# What it is that keeps a segment, in the words of the server.
+my $source = join '', map { slurp_file($_) } glob 'src/*.[ch]';
+for my $page (grep { /runbook\.md$/ } @pages)
+{
+	my @said = grep { $_ ne 'it says' } slurp_file($page) =~ /^\| ([a-z][a-z0-9 ._]+) \| .* \| .* \|$/mg;
+	is(join(', ', map { "$_: " . ($source =~ /"[^"\n]*\Q$_\E/ ? 'said' : 'not said') } @said), join(', ', map { "$_: said" } @said), scalar(@said) . " reasons of $page are the server's");
+}
 $node->stop;
 
 # ---------------------------------------------------------------- the README, as a newcomer has it
