@@ -20,12 +20,13 @@ select :'second' <> :'first' as another_after_it;
 -- which begins anew
 select outbox.publish('dd', '2', dedup_key => 'edge') = :'second' as same;
 select count(*) from outbox.dedup where event_type = 'dd' and dedup_key = 'edge';
--- taking over an old key is taken back with its transaction
-call dedup_age('edge', '8 days');
+-- taking over an old key is taken back with its transaction (it is old in there only, or upkeep might trim it first)
 begin;
+call dedup_age('edge', '8 days');
 select outbox.publish('dd', '3', dedup_key => 'edge') <> :'second' as third;
 rollback;
 select payload from outbox.event join outbox.dedup using (event_id) where dedup.event_type = 'dd' and dedup.dedup_key = 'edge';
+call dedup_age('edge', '8 days');
 begin;
 savepoint s;
 select outbox.publish('dd', '3', dedup_key => 'edge') <> :'second' as third;
