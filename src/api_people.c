@@ -144,9 +144,9 @@ static OutboxStatement select_unsettled = {
 	" cross join lateral (select count(*) as n from outbox.gate g"
 	" join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through and p.position <= due.position"
 	" where g.subscription_id = due.subscription_id and g.lane = due.lane"
-	" and (g.held_by is null or exists (select from outbox.delivery_exception x"
-	" where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.replay_no = 0"
-	" and (x.status = 'DISCARDED' or x.status = 'REVIEW_REQUIRED' and s.on_review = 'continue')))) ready"
+	" and (g.held_by is null or (select x.status = 'DISCARDED' or x.status = 'REVIEW_REQUIRED' and s.on_review = 'continue'"
+	" from outbox.delivery_exception x where x.subscription_id = g.subscription_id and x.event_id = g.held_by"
+	" and x.replay_no = 0))) ready"
 	" group by s.subscription"
 	" having sum(waiting.n) + sum(retry.n) + sum(in_progress.n) + sum(ready.n) > 0"
 	" order by s.subscription",

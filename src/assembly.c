@@ -18,19 +18,21 @@
 #include "extension.h"
 #include "store.h"
 
+#define REMOVE_AT_ONCE	1000	/* parked events that have run */
+
 static OutboxStatement select_open_gate = {
 	"select gate_id, through from outbox.gate where subscription_id = $1 and lane = $2 and held_by is null"
 	" order by gate_id limit 1",
 	2, {INT4OID, INT4OID}
 };
 
-static OutboxStatement delete_gate = {
-	"delete from outbox.gate where gate_id = $1",
-	1, {INT8OID}
+static OutboxStatement delete_parked = {
+	"delete from outbox.parked where ctid = any (array(select p.ctid from outbox.parked p where p.gate_id = $1 limit $2))",
+	2, {INT8OID, INT4OID}
 };
 
-static OutboxStatement delete_parked = {
-	"delete from outbox.parked where gate_id = $1",
+static OutboxStatement delete_gate = {
+	"delete from outbox.gate where gate_id = $1",
 	1, {INT8OID}
 };
 
@@ -166,14 +168,17 @@ assemble_from_lanes(OutboxBatch *batch, OutboxEventReader *events)
 
 /* ---------------------------------------------------------------- gates */
 
-/* All that was parked has run: later events of the key need not be parked any more. */
+/*
+ * All that was parked has run: later events of the key need not be parked any more.  When the rows are many, then upkeep
+ * removes the others: the lane is locked.
+ */
 static void
 remove_gate(int64 gate_id)
 {
-	Datum		arg = Int64GetDatum(gate_id);
+	Datum		args[2] = {Int64GetDatum(gate_id), Int32GetDatum(REMOVE_AT_ONCE)};
 
-	outbox_store_run(&delete_parked, &arg, NULL, 0);
-	outbox_store_run(&delete_gate, &arg, NULL, 0);
+	outbox_store_run(&delete_parked, args, NULL, 0);
+	outbox_store_run(&delete_gate, args, NULL, 0);
 }
 
 static void

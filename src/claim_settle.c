@@ -795,7 +795,7 @@ outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPl
 	};
 
 	/* somebody else has swept on, or one that expires earlier has come since */
-	if (!place->under_way || place->swept != swept)
+	if (!place->ahead && (!place->under_way || place->swept != swept))
 		*place = (OutboxSweepPlace) {.swept = swept, .from = swept};
 	walk.from = place->from;
 	walk.from_id = place->from_id;
@@ -803,7 +803,7 @@ outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPl
 	/* up to the first one that is open, all have ended; but what this transaction has settled may be rolled back */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		place->behind_open = true;
-	if (!place->behind_open && db != NULL)
+	if (!place->behind_open && !place->ahead && db != NULL)
 	{
 		place->swept = sweep.n > 0 ? sweep.first : (walk.at_end ? now : walk.from);
 		outbox_shmem_sweep(db, swept, place->swept, late_leases);

@@ -22,6 +22,7 @@
 #define REVIEW_REQUIRED "REVIEW_REQUIRED"
 #define DELAYED			"DELAYED"
 #define FOLD_AT			1000	/* differences */
+#define FOLD_MOST		5000	/* of them in one transaction */
 
 /* what a row counts as */
 typedef struct Counted
@@ -37,10 +38,13 @@ static OutboxStatement select_many = {
 	1, {INT8OID}
 };
 
-static OutboxStatement take_all = {
-	"with gone as (delete from outbox.exception_count returning subscription_id, status, event_type, n)"
-	" select subscription_id, status, event_type, sum(n)::bigint from gone group by subscription_id, status, event_type"
-	" having sum(n) <> 0"
+/* the oldest */
+static OutboxStatement take_some = {
+	"with gone as (delete from outbox.exception_count where ctid = any (array(select c.ctid from outbox.exception_count c"
+	" order by c.entry_id limit $1)) returning subscription_id, status, event_type, n)"
+	" select subscription_id, status, event_type, sum(n)::bigint, (select count(*) from gone) from gone"
+	" group by subscription_id, status, event_type",
+	1, {INT8OID}
 };
 
 static OutboxStatement delete_all = {
@@ -149,7 +153,7 @@ outbox_exception_count_delayed(int32 subscription_id, int n)
 	append(&row, n);
 }
 
-/* The rows of SPI_tuptable, as they are. */
+/* The rows of SPI_tuptable, but those that add up to nothing. */
 static void
 append_rows(uint64 n)
 {
@@ -157,18 +161,29 @@ append_rows(uint64 n)
 	bool		isnull;
 
 	for (uint64 i = 0; i < n; i++)
-		put(writer, outbox_store_value(i, 1, &isnull), outbox_store_value(i, 2, &isnull),
-			outbox_store_value(i, 3, &isnull), outbox_store_value(i, 4, &isnull));
+	{
+		if (DatumGetInt64(outbox_store_value(i, 4, &isnull)) != 0)
+			put(writer, outbox_store_value(i, 1, &isnull), outbox_store_value(i, 2, &isnull),
+				outbox_store_value(i, 3, &isnull), outbox_store_value(i, 4, &isnull));
+	}
 	outbox_store_close_writer(writer);
 }
 
-void
+bool
 outbox_exception_count_fold(void)
 {
 	Datum		few = Int64GetDatum(FOLD_AT);
+	Datum		most = Int64GetDatum(FOLD_MOST);
+	bool		isnull;
+	uint64		n;
+	bool		more;
 
-	if (outbox_store_run(&select_many, &few, NULL, 1) > 0)
-		append_rows(outbox_store_run(&take_all, NULL, NULL, 0));
+	if (outbox_store_run(&select_many, &few, NULL, 1) == 0)
+		return false;
+	n = outbox_store_run(&take_some, &most, NULL, 0);
+	more = n > 0 && DatumGetInt64(outbox_store_value(0, 5, &isnull)) == FOLD_MOST;
+	append_rows(n);
+	return more;
 }
 
 void

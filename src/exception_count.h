@@ -18,8 +18,8 @@ extern void outbox_exception_count_change(Relation rel, HeapTuple before, HeapTu
 /* n more, or fewer, of a subscription's deliveries wait for their time */
 extern void outbox_exception_count_delayed(int32 subscription_id, int n);
 
-/* In SPI and as the extension's owner: put many differences into few; at most once a transaction. */
-extern void outbox_exception_count_fold(void);
+/* In SPI and as the extension's owner: put some differences, when they are many, into few.  True when there are more. */
+extern bool outbox_exception_count_fold(void);
 
 /* The same from the rows themselves: after a restore, whose order of tables is not ours. */
 extern void outbox_exception_count_recount(void);

@@ -31,6 +31,10 @@
 static HTAB *known_lanes = NULL;
 static bool holds_outdated = false; /* maybe */
 
+/*
+ * Probes, each as a scalar subquery: what an EXISTS looks for may be read whole, and kept, to ask it for several lanes.
+ * Null is false.
+ */
 static OutboxStatement look_at_lanes = {
 	"select l.lane, l.holder, l.base, l.careful_through,"
 	" (select e.position from outbox.lane_entry e where e.subscription_id = l.subscription_id and e.lane = l.lane"
@@ -39,16 +43,16 @@ static OutboxStatement look_at_lanes = {
 	"  order by c.position desc limit 1),"
 	" (select x.next_attempt_at from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
 	"  and x.lane = l.lane and x.status = 'RETRY' and x.replay_no = 0 order by x.next_attempt_at limit 1),"
-	" exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
-	"  and x.lane = l.lane and x.status = 'IN_PROGRESS'),"
-	" exists (select from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
-	"  and x.lane = l.lane and x.status = 'DISCARDED' and not x.gate_released)"
-	" or ($3 and exists (select from outbox.gate g, outbox.delivery_exception x where g.subscription_id = l.subscription_id"
-	"  and g.lane = l.lane and x.subscription_id = g.subscription_id and x.event_id = g.held_by"
-	"  and x.replay_no = 0 and x.status = 'REVIEW_REQUIRED')),"
-	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane"
-	"  and g.held_by is null),"
-	" exists (select from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane),"
+	" (select true from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
+	"  and x.lane = l.lane and x.status = 'IN_PROGRESS' limit 1),"
+	" (select true from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
+	"  and x.lane = l.lane and x.status = 'DISCARDED' and not x.gate_released limit 1)"
+	" or ($3 and (select true from outbox.gate g cross join lateral (select x.status from outbox.delivery_exception x"
+	"  where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.replay_no = 0 offset 0) x"
+	"  where g.subscription_id = l.subscription_id and g.lane = l.lane and x.status = 'REVIEW_REQUIRED' limit 1)),"
+	" (select true from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane"
+	"  and g.held_by is null limit 1),"
+	" (select true from outbox.gate g where g.subscription_id = l.subscription_id and g.lane = l.lane limit 1),"
 	" (select x.next_attempt_at from outbox.delivery_exception x where x.subscription_id = l.subscription_id"
 	"  and x.lane = l.lane and x.status = 'RETRY' and x.replay_no > 0 order by x.next_attempt_at limit 1)"
 	" from outbox.lane l where l.subscription_id = $1 and (l.lane = any ($2) or $2 is null)"
@@ -162,8 +166,9 @@ static bool
 bool_value(uint64 row, int column)
 {
 	bool		isnull;
+	Datum		value = outbox_store_value(row, column, &isnull);
 
-	return DatumGetBool(outbox_store_value(row, column, &isnull));
+	return !isnull && DatumGetBool(value);
 }
 
 static OutboxLane *

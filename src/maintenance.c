@@ -123,33 +123,39 @@ static OutboxStatement delete_old_lanes = {
 	3, {INT4OID, INT4OID, INT4OID}
 };
 
-/* $4: up to where it was trimmed before, so that what vacuum cannot remove yet is not passed over again */
+/*
+ * $4: up to where it was trimmed before, so that what vacuum cannot remove yet is not passed over again.  Returns how many
+ * are gone, the last of them, and up to where they all may go.
+ */
 static OutboxStatement trim_entries = {
-	"with gone as (delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
-	" where e.subscription_id = $1 and e.lane = $2 and e.position > $4 and e.position <= ("
-	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
-	"  order by c.position desc limit 1) order by e.position limit $3)) returning position)"
-	" select count(*), max(position) from gone",
+	"with newest as materialized (select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.position desc limit 1),"
+	" gone as (delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
+	" where e.subscription_id = $1 and e.lane = $2 and e.position > $4 and e.position <= (select position from newest)"
+	" order by e.position limit $3)) returning position)"
+	" select count(*), max(position), (select position from newest) from gone",
 	4, {INT4OID, INT4OID, INT4OID, INT8OID}
 };
 
 /* all but the last one */
 static OutboxStatement trim_cursors = {
-	"with gone as (delete from outbox.lane_cursor where ctid = any (array(select o.ctid from outbox.lane_cursor o"
-	" where o.subscription_id = $1 and o.lane = $2 and o.position > $4 and o.position < ("
-	"  select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
-	"  order by c.position desc limit 1) order by o.position limit $3)) returning position)"
-	" select count(*), max(position) from gone",
+	"with newest as materialized (select c.position from outbox.lane_cursor c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.position desc limit 1),"
+	" gone as (delete from outbox.lane_cursor where ctid = any (array(select o.ctid from outbox.lane_cursor o"
+	" where o.subscription_id = $1 and o.lane = $2 and o.position > $4 and o.position < (select position from newest)"
+	" order by o.position limit $3)) returning position)"
+	" select count(*), max(position), (select position - 1 from newest) from gone",
 	4, {INT4OID, INT4OID, INT4OID, INT8OID}
 };
 
 /* all but the last one of a lane */
 static OutboxStatement trim_lane_leases = {
-	"with gone as (delete from outbox.lane_lease where ctid = any (array(select o.ctid from outbox.lane_lease o"
-	" where o.subscription_id = $1 and o.lane = $2 and o.lease_id > $4 and o.lease_id < ("
-	"  select c.lease_id from outbox.lane_lease c where c.subscription_id = $1 and c.lane = $2"
-	"  order by c.lease_id desc limit 1) order by o.lease_id limit $3)) returning lease_id)"
-	" select count(*), max(lease_id) from gone",
+	"with newest as materialized (select c.lease_id from outbox.lane_lease c where c.subscription_id = $1 and c.lane = $2"
+	"  order by c.lease_id desc limit 1),"
+	" gone as (delete from outbox.lane_lease where ctid = any (array(select o.ctid from outbox.lane_lease o"
+	" where o.subscription_id = $1 and o.lane = $2 and o.lease_id > $4 and o.lease_id < (select lease_id from newest)"
+	" order by o.lease_id limit $3)) returning lease_id)"
+	" select count(*), max(lease_id), (select lease_id - 1 from newest) from gone",
 	4, {INT4OID, INT4OID, INT4OID, INT8OID}
 };
 
@@ -157,15 +163,15 @@ static OutboxStatement trim_lane_leases = {
 static OutboxStatement trim_leases = {
 	"with gone as (delete from outbox.lease where ctid = any (array(select l.ctid from outbox.lease l"
 	" where l.expires_at < $1 and l.expires_at >= $2 order by l.expires_at limit $3)) returning lease_id, expires_at),"
-	" progress as (delete from outbox.lease_progress where ctid = any (array(select p.ctid from gone"
-	"  join outbox.lease_progress p on p.lease_id = gone.lease_id)))"
+	" progress as (delete from outbox.lease_progress where ctid = any (array(select p.at from gone cross join lateral"
+	"  (select i.ctid as at from outbox.lease_progress i where i.lease_id = gone.lease_id offset 0) p)))"
 	" select count(*), max(expires_at) from gone",
 	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID}
 };
 
-/* the next gate id that has parked rows, and whether there is such a gate */
+/* the next gate id that has parked rows, and whether there is such a gate (asked so that not all gates are read for it) */
 static OutboxStatement select_parked_gate = {
-	"select p.gate_id, exists (select from outbox.gate g where g.gate_id = p.gate_id) from outbox.parked p"
+	"select p.gate_id, (select true from outbox.gate g where g.gate_id = p.gate_id) from outbox.parked p"
 	" where p.gate_id > $1 order by p.gate_id limit 1",
 	1, {INT8OID}
 };
@@ -185,12 +191,12 @@ static OutboxStatement trim_ticks = {
 	2, {INT4OID, INT4OID}
 };
 
-/* entries that the router appended while the subscription was being dropped */
+/* entries that the router appended while the subscription was being dropped: of ids between two that there are */
 static OutboxStatement trim_orphans = {
 	"delete from outbox.lane_entry where ctid = any (array(select e.ctid from outbox.lane_entry e"
-	" where e.subscription_id = (select min(subscription_id) from outbox.lane_entry) and not exists ("
-	"  select from outbox.subscription s where s.subscription_id = e.subscription_id) limit $1))",
-	1, {INT4OID}
+	" where e.subscription_id > $2 and e.subscription_id < $3"
+	" and (select true from outbox.subscription s where s.subscription_id = e.subscription_id) is null limit $1))",
+	3, {INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement trim_dedup = {
@@ -211,20 +217,20 @@ static OutboxStatement select_oldest_segment = {
 
 /* those of receipts that were kept stay, and are passed over */
 static OutboxStatement trim_batches = {
-	"with old as (select b.batch_id from outbox.batch b where b.batch_id < $1 and b.batch_id > $2"
+	"with old as (select b.ctid as at, b.batch_id from outbox.batch b where b.batch_id < $1 and b.batch_id > $2"
 	" order by b.batch_id limit $3),"
-	" gone as (delete from outbox.batch b using old where b.batch_id = old.batch_id and not exists ("
-	"  select from outbox.receipt_log_kept k where k.batch_id = old.batch_id) returning 1)"
+	" gone as (delete from outbox.batch where ctid = any (array(select old.at from old where ("
+	"  select true from outbox.receipt_log_kept k where k.batch_id = old.batch_id limit 1) is null)) returning 1)"
 	" select (select count(*) from gone), (select count(*) from old), (select max(batch_id) from old)",
 	3, {INT8OID, INT8OID, INT4OID}
 };
 
 static OutboxStatement trim_attempts = {
-	"with old as (select a.attempt_id from outbox.attempt_log a where a.attempt_id > $2 and a.failed_at < $1"
-	" order by a.attempt_id limit $3),"
-	" gone as (delete from outbox.attempt_log a using old where a.attempt_id = old.attempt_id and not exists ("
-	"  select from outbox.delivery_exception x where x.subscription_id = a.subscription_id and x.event_id = a.event_id"
-	"  and x.replay_no = a.replay_no and x.status <> 'DISCARDED') returning 1)"
+	"with old as (select a.ctid as at, a.attempt_id, a.subscription_id, a.event_id, a.replay_no from outbox.attempt_log a"
+	" where a.attempt_id > $2 and a.failed_at < $1 order by a.attempt_id limit $3),"
+	" gone as (delete from outbox.attempt_log where ctid = any (array(select old.at from old where ("
+	"  select true from outbox.delivery_exception x where x.subscription_id = old.subscription_id"
+	"  and x.event_id = old.event_id and x.replay_no = old.replay_no and x.status <> 'DISCARDED') is null)) returning 1)"
 	" select (select count(*) from gone), (select count(*) from old), (select max(attempt_id) from old)",
 	3, {TIMESTAMPTZOID, INT8OID, INT4OID}
 };
@@ -473,7 +479,7 @@ trim_table(OutboxPass *pass, OutboxStatement *statement, const OutboxSubscriptio
 
 	outbox_store_run(statement, args, NULL, 0);
 	rows = count_value(0, 1);
-	*reached = Max(*reached, count_value(0, 2));
+	*reached = Max(*reached, count_value(0, rows == TRIM_ROWS ? 2 : 3));
 	pass->removed += rows;
 	return rows == TRIM_ROWS;
 }
@@ -534,12 +540,16 @@ outbox_maintenance_trim_leases(OutboxPass *pass)
 	return rows == TRIM_ROWS;
 }
 
-/* Parked events whose gate is gone: a claim leaves them to us. */
+/*
+ * Parked events whose gate is gone: whoever removes it leaves them to us, as there may be a million.  The keys that are
+ * blocked may be many, too: each round of the router looks at some, and the next one goes on there.
+ */
 bool
 outbox_maintenance_trim_parked(OutboxPass *pass)
 {
 	static int64 gate = 0;
 	static int64 position = 0;
+	int64		removed = pass->removed;
 	bool		isnull;
 
 	for (int i = 0; i < TRIM_GATES; i++)
@@ -570,7 +580,7 @@ outbox_maintenance_trim_parked(OutboxPass *pass)
 		gate = next;
 		position = 0;
 	}
-	return true;
+	return pass->patient || pass->removed > removed;
 }
 
 /* A subscription a step. */
@@ -582,18 +592,68 @@ outbox_maintenance_trim_lanes(OutboxPass *pass)
 	return pass->reached < pass->nsubscriptions;
 }
 
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32		first = *(const int32 *) a;
+	int32		second = *(const int32 *) b;
+
+	return (first > second) - (first < second);
+}
+
+/* The ids of all subscriptions in their order, between two that are none. */
+static int32 *
+sort_ids(const OutboxPass *pass)
+{
+	int32	   *ids = palloc((pass->nsubscriptions + 2) * sizeof(int32));
+
+	ids[0] = PG_INT32_MIN;
+	for (int i = 0; i < pass->nsubscriptions; i++)
+		ids[i + 1] = pass->subscriptions[i].id;
+	ids[pass->nsubscriptions + 1] = PG_INT32_MAX;
+	qsort(ids, pass->nsubscriptions + 2, sizeof(int32), compare_ids);
+	return ids;
+}
+
+/*
+ * Entries of subscriptions that are gone.  The router appends none once it knows of that, as this process does by now: while
+ * the subscriptions are those of the last time, when there were none left, there is nothing to look for.
+ */
+static bool
+trim_orphans_between(OutboxPass *pass)
+{
+	static uint64 trimmed_for = 0;
+	uint64		version = outbox_subscription_version();
+	int32	   *ids;
+	uint64		rows = 0;
+
+	if (trimmed_for == version)
+		return false;
+	ids = sort_ids(pass);
+	for (int i = 0; i <= pass->nsubscriptions && rows < TRIM_ROWS; i++)
+	{
+		Datum		args[3] = {Int32GetDatum(TRIM_ROWS), Int32GetDatum(ids[i]), Int32GetDatum(ids[i + 1])};
+
+		if (ids[i] + INT64CONST(1) < ids[i + 1])
+			rows += outbox_store_run(&trim_orphans, args, NULL, 0);
+	}
+	pass->removed += rows;
+	if (rows == 0)
+		trimmed_for = version;
+	return rows > 0;
+}
+
 bool
 outbox_maintenance_trim_ticks(OutboxPass *pass)
 {
 	Datum		args[2] = {Int32GetDatum(pass->incarnation), Int32GetDatum(TRIM_ROWS)};
-	Datum		rows = Int32GetDatum(TRIM_ROWS);
 	uint64		ticks = outbox_store_run(&trim_ticks, args, NULL, 0);
-	uint64		orphans = outbox_store_run(&trim_orphans, &rows, NULL, 0);
+	bool		more = trim_orphans_between(pass);
 
 	trim_counters(pass);
-	outbox_exception_count_fold();
-	pass->removed += ticks + orphans;
-	return ticks == TRIM_ROWS || orphans == TRIM_ROWS;
+	more |= outbox_exception_count_fold();
+	pass->removed += ticks;
+	return more || ticks == TRIM_ROWS;
 }
 
 /* ---------------------------------------------------------------- windows */

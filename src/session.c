@@ -41,7 +41,8 @@ typedef struct Setting
  * Our tables are read through their indexes whatever the statistics say: they
  * may be empty when planned and hold millions an hour later.  With sequential and bitmap
  * scans (which read all before the first row) priced out, a plan made at any
- * time is right at all times, so it is made once, as a generic one.  jit must be
+ * time is right at all times, so it is made once, as a generic one.  Nor is a part of an order, by an index of all, better
+ * than the whole of it by the index that has just what is looked for.  jit must be
  * off then: it would take the price of a scan that is not to be avoided as real.
  */
 static const Setting plan_settings[] = {
@@ -50,6 +51,7 @@ static const Setting plan_settings[] = {
 	{"enable_indexscan", "on"},
 	{"enable_indexonlyscan", "on"},
 	{"enable_nestloop", "on"},
+	{"enable_incremental_sort", "off"},
 	{"plan_cache_mode", "force_generic_plan"},
 };
 
@@ -249,6 +251,8 @@ put_aside_plan_settings(void)
 		put_aside("enable_indexonlyscan", "on");
 	if (!enable_nestloop)
 		put_aside("enable_nestloop", "on");
+	if (enable_incremental_sort)
+		put_aside("enable_incremental_sort", "off");
 	if (plan_cache_mode != PLAN_CACHE_MODE_FORCE_GENERIC_PLAN)
 		put_aside("plan_cache_mode", "force_generic_plan");
 }

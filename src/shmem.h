@@ -25,6 +25,7 @@ typedef struct OutboxSweepPlace
 {
 	bool		under_way;
 	bool		behind_open;	/* it has passed one that had not ended */
+	bool		ahead;			/* never begins again, and says nothing of those before */
 	TimestampTz swept;			/* all that expired before it had ended, when it was looked at last */
 	TimestampTz from;			/* goes on behind this one */
 	int64		from_id;

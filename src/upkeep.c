@@ -118,6 +118,10 @@ static OutboxStatement record_going_on = {
 	3, {TEXTOID, TIMESTAMPTZOID, INT8OID}
 };
 
+static OutboxStatement select_last_run = {
+	"select last_run from outbox.maintenance where task = 'leases'"
+};
+
 static OutboxStatement select_resume = {
 	"select resume_at from outbox.maintenance where task = $1",
 	1, {TEXTOID}
@@ -383,40 +387,6 @@ make_wanted_segment(void)
 	pg_atomic_compare_exchange_u64(&db->segment_wanted, &wanted, 0);
 }
 
-/*
- * Leases of external workers that have expired.  From one on that cannot be taken back all have to be looked at again, also
- * those that have ended.  When these are many, then not all the time: meanwhile it looks at what expires behind the
- * place that it has reached.
- */
-static bool
-take_back_expired(void)
-{
-	static OutboxSweepPlace place = {0};
-	static bool from_start = false;
-	static int64 begun_at = 0;	/* these are outbox_settings_ticks() */
-	static int64 rest_until = 0;
-	bool		more;
-
-	if (!place.under_way)
-	{
-		begun_at = outbox_settings_ticks();
-		from_start = begun_at >= rest_until;
-		place.under_way = !from_start;
-	}
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, TAKE_BACK_LOOKS, &place);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	if (!more && from_start)
-	{
-		int64		length = outbox_settings_ticks() - begun_at;
-
-		rest_until = length < SWEEP_SHORT_US ? 0 : begun_at + length + Min(SWEEP_REST * length, SWEEP_REST_MAX_US);
-	}
-	return more;
-}
-
 static void
 begin_transaction(void)
 {
@@ -432,6 +402,78 @@ commit_transaction(void)
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+}
+
+static bool
+sweep_leases(OutboxSweepPlace *place)
+{
+	bool		more;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	more = outbox_claim_settle_sweep(outbox_shmem_my_database(), TAKE_BACK, TAKE_BACK_LOOKS, place);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return more;
+}
+
+/* When upkeep was last done, perhaps before the server's start: what had expired by then was looked at by then, as a rule. */
+static TimestampTz
+last_upkeep(void)
+{
+	TimestampTz at = DT_NOBEGIN;
+	OutboxSession session;
+	bool		isnull = true;
+	Datum		value = 0;
+
+	begin_transaction();
+	outbox_session_enter(&session);
+	if (outbox_store_run(&select_last_run, NULL, NULL, 1) > 0)
+		value = outbox_store_value(0, 1, &isnull);
+	if (!isnull)
+		at = DatumGetTimestampTz(value);
+	outbox_session_leave(&session);
+	commit_transaction();
+	return at;
+}
+
+/*
+ * Leases of external workers that have expired.  From one on that cannot be taken back, and after a start of the server, all
+ * have to be looked at again, also those that have ended.  When these are many, then not all the time; and what expires
+ * meanwhile does not wait for that: another sweep goes ahead, with what has expired last.
+ */
+static bool
+take_back_expired(void)
+{
+	static OutboxSweepPlace all = {0};
+	static OutboxSweepPlace last = {.ahead = true};
+	static bool begun = false;
+	static int64 begun_at = 0;	/* these are outbox_settings_ticks() */
+	static int64 rest_until = 0;
+	int64		now = outbox_settings_ticks();
+	bool		whole = false;
+
+	if (all.under_way || now >= rest_until)
+	{
+		if (!all.under_way)
+			begun_at = now;
+		whole = !sweep_leases(&all) && outbox_settings_ticks() - begun_at < SWEEP_SHORT_US;
+		if (!all.under_way && !whole)
+		{
+			int64		length = outbox_settings_ticks() - begun_at;
+
+			rest_until = begun_at + length + Min(SWEEP_REST * length, SWEEP_REST_MAX_US);
+		}
+	}
+	if (whole)
+	{
+		last.from = all.from;
+		last.from_id = all.from_id;
+	}
+	else if (!begun)
+		last.from = Max(all.from, last_upkeep());
+	begun = true;
+	return (!whole && sweep_leases(&last)) || all.under_way;
 }
 
 /* The next step of the task; true when the task's turn is over. */

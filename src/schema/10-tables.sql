@@ -323,7 +323,8 @@ create table outbox.gate (
     unique (subscription_id, lane, tenant_id, event_key)
 ) with (fillfactor = 70);
 comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done, alone_through that up to which an external worker gets them one by one. tenant_id is '''' for none.';
-create index gate_open on outbox.gate (subscription_id, lane) where held_by is null;
+-- in an order, so that the next one is found without a look at the others
+create index gate_open on outbox.gate (subscription_id, lane, gate_id) where held_by is null;
 
 create table outbox.parked (
     gate_id bigint not null,
