@@ -84,7 +84,7 @@ insert into rights_test.decision values
     ('define_event_type', 'o'), ('drop_event_type', 'o'),
     ('retry', 'o'), ('retry_all', 'o'), ('discard', 'o'), ('replay', 'o'), ('drain', 'o'), ('maintain', 'o'), ('schedule_maintenance', 'o'), ('activate', 'o'),
     ('status', 'om'), ('report', 'om'), ('process_list', 'om'), ('clock', 'om'), ('is_held', 'om'), ('tenant_of', 'om'),
-    ('published_at_of', 'om'), ('counters', 'om'), ('failure_counters', 'om'), ('unmatched_types', 'om'), ('lease_events', 'om'), ('oldest_since', 'om'),
+    ('published_at_of', 'om'), ('counters', 'om'), ('open_counts', 'om'), ('failure_counters', 'om'), ('unmatched_types', 'om'), ('lease_events', 'om'), ('oldest_since', 'om'),
     ('grant_publisher', ''), ('grant_worker', ''), ('grant_operator', ''), ('grant_monitor', ''),
     ('revoke_publisher', ''), ('revoke_worker', ''), ('revoke_operator', ''), ('revoke_monitor', ''),
     ('reassert_grants', ''), ('announce_database', ''), ('count_exceptions', ''), ('tenant_support', ''), ('ago', ''), ('html', ''), ('id_time', ''), ('chart', ''),
@@ -93,7 +93,7 @@ insert into rights_test.decision values
     ('delivery', 'om'), ('attempt', 'om'), ('review_required', 'om'), ('blocked_key', 'om'), ('subscription_status', 'om'), ('worker_status', 'om'),
     ('operator_log', 'om'), ('event_type', 'om'), ('metrics', 'om'), ('failure_metrics', 'om'), ('review_metrics', 'om'), ('server_metrics', 'om'), ('maintenance_status', 'om'),
     ('snapshot_holder', 'om'), ('unmatched_event_type', 'om'),
-    ('event', ''), ('event_history', ''), ('lane_backlog', ''), ('delivery_at_work', '');
+    ('event', ''), ('event_history', ''), ('open_count', ''), ('status_count', '');
 create view rights_test.object as
 select p.oid, p.proname::text as object, p.prokind::text as kind,
        format(case p.prokind when 'p' then 'call outbox.%I(%s)' else 'select outbox.%I(%s)' end, p.proname,

@@ -136,8 +136,8 @@ insert into outbox.delayed select '2100-01-01', event_id, id from tenants_test.s
 
 -- by hand, what no right gives to an application
 grant select on outbox.event, outbox.event_history, outbox.delivery, outbox.attempt, outbox.review_required, outbox.blocked_key, outbox.subscription_status, outbox.worker_status,
-    outbox.operator_log, outbox.metrics, outbox.failure_metrics, outbox.review_metrics, outbox.server_metrics, outbox.maintenance_status, outbox.snapshot_holder, outbox.unmatched_event_type, outbox.event_type, outbox.lane_backlog, outbox.delivery_at_work to outbox_test_t_app, outbox_test_t_monitor, outbox_test_t_worker;
-grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since to outbox_test_t_app, outbox_test_t_worker;
+    outbox.operator_log, outbox.metrics, outbox.failure_metrics, outbox.review_metrics, outbox.server_metrics, outbox.maintenance_status, outbox.snapshot_holder, outbox.unmatched_event_type, outbox.event_type, outbox.open_count, outbox.status_count to outbox_test_t_app, outbox_test_t_monitor, outbox_test_t_worker;
+grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.open_counts, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since to outbox_test_t_app, outbox_test_t_worker;
 grant select on tenants_test.sample, tenants_test.id to public;
 
 -- whose rows does a role see in a view?
@@ -163,7 +163,7 @@ select v.relname as view,
        tenants_test.seen('outbox_test_t_app', 'a', relname) as app_a, tenants_test.seen('outbox_test_t_app', 'b', relname) as app_b, tenants_test.seen('outbox_test_t_app', '', relname) as app,
        tenants_test.seen('outbox_test_t_monitor', '', relname) as monitor, tenants_test.seen('outbox_test_t_monitor', 'a', relname) as monitor_a,
        tenants_test.seen('outbox_test_t_worker', '', relname) as worker, tenants_test.seen(current_user, '', relname) as owner, tenants_test.seen(current_user, 'b', relname) as owner_b
-from pg_class v where relnamespace = 'outbox'::regnamespace and relkind = 'v' and relname not in ('failure_metrics', 'review_metrics', 'unmatched_event_type', 'snapshot_holder', 'delivery_at_work')
+from pg_class v where relnamespace = 'outbox'::regnamespace and relkind = 'v' and relname not in ('failure_metrics', 'review_metrics', 'unmatched_event_type', 'snapshot_holder')
 order by 1;
 
 -- A function in WHERE is not called with what is another tenant's, however cheap it says it is.

@@ -68,6 +68,7 @@ select gate_id, v.position, pg_temp.event(v.label)
 from id, (values ('k3', 'blocked 1', 3), ('k4', 'blocked 2', 5), ('k4', 'blocked 3', 6), ('k5', 'opened', 8), ('k5', 'discarded', 7)) v (key, label, position), outbox.gate g
 where g.subscription_id = a and g.event_key = v.key;
 insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id;
+insert into outbox.exception_count select -7, a, 'DELAYED', '', 1 from id;
 -- the other subscription: everything pending in its one lane
 insert into outbox.lane_entry select b, 0, row_number() over (order by event_id), event_id, '(0,1)' from sample, id;
 
@@ -133,6 +134,35 @@ select outbox.retry(null, pg_temp.event('retry'));
 rollback to s;
 -- drain waits for others, so not here
 call outbox.drain();
+rollback;
+
+-- However many keys are blocked: of what is parked the first of each subscription is counted. Gates that nothing waits behind do not
+-- count as keys, nor do events that are done, or whose gate is gone.
+begin;
+select outbox.subscribe(name, '{vw.nothing}') from unnest('{vw c, vw d, vw e}'::text[]) name;
+create function pg_temp.block(of text, key text, held boolean, done integer, waiting integer) returns void language sql as $$
+    with made as (
+        insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at)
+        select subscription_id, 0, '', key, case when held then gen_random_uuid() end, done, now() from outbox.subscription where subscription = of
+        returning gate_id)
+    insert into outbox.parked select gate_id, n, gen_random_uuid() from made, generate_series(1, done + waiting) n
+$$;
+create temp view counted as
+select s.subscription, s.backlog, s.blocked, m.backlog = s.backlog and m.blocked = s.blocked as same
+from outbox.subscription_status s join outbox.metrics m using (subscription) where s.subscription in ('vw c', 'vw d', 'vw e') order by 1;
+do $$
+begin
+    for n in 1 .. 3000 loop
+        perform pg_temp.block('vw c', 'c' || n, true, 0, (n % 2));
+        perform pg_temp.block('vw d', 'd' || n, true, 0, 1);
+    end loop;
+    perform pg_temp.block('vw e', 'done', false, 100, 0), pg_temp.block('vw e', 'gone', true, 0, 100), pg_temp.block('vw e', 'opened', false, 100, 30), pg_temp.block('vw e', 'reopened', true, 7, 500);
+    delete from outbox.gate where event_key = 'gone';
+end $$;
+select * from counted;
+select pg_temp.block('vw e', 'many', true, 3, 12000);
+select pg_temp.block('vw c', 'ready', false, 0, 12000);
+select * from counted;
 rollback;
 
 -- its arguments

@@ -12,10 +12,12 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
+#include "utils/uuid.h"
 
 #include "counters.h"
 #include "event_log.h"
 #include "exception_count.h"
+#include "open_count.h"
 #include "segment.h"
 #include "store.h"
 
@@ -25,6 +27,7 @@
 PG_FUNCTION_INFO_V1(outbox_counters);
 PG_FUNCTION_INFO_V1(outbox_failure_counters);
 PG_FUNCTION_INFO_V1(outbox_unmatched_types);
+PG_FUNCTION_INFO_V1(outbox_open_counts);
 PG_FUNCTION_INFO_V1(outbox_count_exceptions);
 PG_FUNCTION_INFO_V1(outbox_published_at_of);
 PG_FUNCTION_INFO_V1(outbox_oldest_since);
@@ -114,6 +117,30 @@ outbox_unmatched_types(PG_FUNCTION_ARGS)
 			TimestampTzGetDatum(types[i].last_seen_at)
 		};
 		bool		nulls[3] = {false};
+
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* outbox.open_counts(): one row a subscription */
+Datum
+outbox_open_counts(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	OutboxOpenCount *counts;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	n = outbox_open_count_read(GetActiveSnapshot(), &counts);
+	for (int i = 0; i < n; i++)
+	{
+		const OutboxOpenCount *c = &counts[i];
+		Datum		values[6] = {
+			Int32GetDatum(c->subscription_id), Int64GetDatum(c->waiting), UUIDPGetDatum(&c->next),
+			Int64GetDatum(c->ready), Int64GetDatum(c->blocked), Int64GetDatum(c->leased)
+		};
+		bool		nulls[6] = {false, false, !c->has_next, false, false, false};
 
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

@@ -301,7 +301,8 @@ apply_progress(TupleTableSlot *slot, OutboxClaimState *states, int count)
 {
 	bool		isnull;
 	bool		completed = DatumGetBool(slot_getattr(slot, 3, &isnull));
-	ArrayType  *settled = DatumGetArrayTypeP(slot_getattr(slot, 4, &isnull));
+	Datum		value = slot_getattr(slot, 4, &isnull);
+	ArrayType  *settled = DatumGetArrayTypeP(value);
 	int16	   *indexes = (int16 *) ARR_DATA_PTR(settled);
 	int			n = ArrayGetNItems(ARR_NDIM(settled), ARR_DIMS(settled));
 	int			fresh = 0;
@@ -315,25 +316,30 @@ apply_progress(TupleTableSlot *slot, OutboxClaimState *states, int count)
 		if (completed || states[indexes[i]] == CLAIM_HELD)
 			states[indexes[i]] = completed ? CLAIM_COMPLETED : CLAIM_RETURNED;
 	}
+	if ((Pointer) settled != DatumGetPointer(value))
+		pfree(settled);
 	return fresh;
+}
+
+static void
+begin_progress(OutboxScan *scan, Snapshot snapshot)
+{
+	outbox_store_begin_scan(scan, outbox_extension_relid("lease_progress"),
+							outbox_extension_relid("lease_progress_pkey"), snapshot, 1);
 }
 
 /* Marks what is settled of a lease in states[count]; returns how many are not. */
 static int
-read_states(int64 lease_id, Snapshot snapshot, OutboxClaimState *states, int count)
+read_states(OutboxScan *progress, int64 lease_id, OutboxClaimState *states, int count)
 {
-	OutboxScan	scan;
 	int			held = count;
 
 	for (int i = 0; i < count; i++)
 		states[i] = CLAIM_HELD;
-	outbox_store_begin_scan(&scan, outbox_extension_relid("lease_progress"),
-							outbox_extension_relid("lease_progress_pkey"), snapshot, 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
-	outbox_store_rescan(&scan);
-	while (outbox_store_next(&scan, true))
-		held -= apply_progress(scan.slot, states, count);
-	outbox_store_end_scan(&scan);
+	outbox_store_set_key(progress, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
+	outbox_store_rescan(progress);
+	while (outbox_store_next(progress, true))
+		held -= apply_progress(progress->slot, states, count);
 	return held;
 }
 
@@ -341,8 +347,11 @@ static void
 read_progress(OutboxClaimLease *lease, Snapshot snapshot)
 {
 	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
+	OutboxScan	progress;
 
-	lease->held = read_states(lease->lease_id, snapshot, states, Min(lease->count, OUTBOX_CLAIM_EVENTS_MAX));
+	begin_progress(&progress, snapshot);
+	lease->held = read_states(&progress, lease->lease_id, states, Min(lease->count, OUTBOX_CLAIM_EVENTS_MAX));
+	outbox_store_end_scan(&progress);
 	for (int i = 0; lease->events != NULL && i < lease->count; i++)
 		lease->events[i].state = states[i];
 }
@@ -535,14 +544,31 @@ outbox_claim_lease_extend(OutboxClaimLease *lease, TimestampTz expires_at)
 
 /* ---------------------------------------------------------------- walking */
 
-/* The lease in the slot: false when the walk ends here. */
+/* The lease has not ended: show it. */
 static bool
-visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot)
+show_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, OutboxClaimLease *lease, const OutboxClaimState *states)
 {
+	if (walk->whole)
+		read_events(slot, lease);
+	for (int i = 0; lease->events != NULL && i < lease->count; i++)
+		lease->events[i].state = states[i];
+	return walk->visit(lease, walk->argument);
+}
+
+/*
+ * The lease in the slot: false when the walk ends here.  Most have ended, when claims are many: what those cost is a
+ * probe.  The scan of progress keeps what it allocates, so it goes on in the caller's memory, and the rest in `each`.
+ */
+static bool
+visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, OutboxScan *progress, MemoryContext each)
+{
+	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
 	OutboxClaimLease lease;
+	MemoryContext caller = MemoryContextSwitchTo(each);
 	bool		go_on = true;
 
 	read_head(slot, &lease);
+	MemoryContextSwitchTo(caller);
 	if (lease.expires_at > walk->until)
 	{
 		walk->at_end = true;
@@ -551,11 +577,13 @@ visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot)
 	if (lease.expires_at == walk->from && lease.lease_id <= walk->from_id)
 		return true;
 	walk->most--;
-	if (walk->whole)
-		read_events(slot, &lease);
-	read_progress(&lease, walk->snapshot);
+	lease.held = read_states(progress, lease.lease_id, states, Min(lease.count, OUTBOX_CLAIM_EVENTS_MAX));
 	if (lease.held > 0)
-		go_on = walk->visit(&lease, walk->argument);
+	{
+		MemoryContextSwitchTo(each);
+		go_on = show_lease(walk, slot, &lease, states);
+		MemoryContextSwitchTo(caller);
+	}
 	walk->from = lease.expires_at;
 	walk->from_id = lease.lease_id;
 	return go_on;
@@ -565,30 +593,28 @@ void
 outbox_claim_lease_walk(OutboxClaimWalk *walk)
 {
 	OutboxScan	scan;
+	OutboxScan	progress;
 	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext, "outbox lease", ALLOCSET_DEFAULT_SIZES);
 	bool		go_on = true;
 
 	walk->at_end = false;
+	begin_progress(&progress, walk->snapshot);
 	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
 							walk->snapshot, 1);
 	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
 	outbox_store_rescan(&scan);
 	while (go_on && walk->most > 0)
 	{
-		MemoryContext caller;
-
 		CHECK_FOR_INTERRUPTS();
-		/* not in the other context: the scan keeps what it allocates */
 		if (!outbox_store_next(&scan, true))
 		{
 			walk->at_end = true;
 			break;
 		}
-		caller = MemoryContextSwitchTo(each);
-		go_on = visit_lease(walk, scan.slot);
-		MemoryContextSwitchTo(caller);
+		go_on = visit_lease(walk, scan.slot, &progress, each);
 		MemoryContextReset(each);
 	}
 	outbox_store_end_scan(&scan);
+	outbox_store_end_scan(&progress);
 	MemoryContextDelete(each);
 }

@@ -43,6 +43,7 @@ typedef enum GateColumn
 	GATE_THROUGH,
 	GATE_ALONE_THROUGH,
 	GATE_CREATED_AT,
+	GATE_NUMBER,
 	GATE_COLUMNS
 } GateColumn;
 
@@ -465,15 +466,25 @@ outbox_exception_find_gate(const OutboxKey *key, OutboxKeyGate *gate)
 	return found;
 }
 
+/* The column is generated for SQL; written directly it must be the same. */
+int64
+outbox_exception_first_gate_id(int32 subscription_id)
+{
+	return (int64) subscription_id << 40;
+}
+
 static void
 insert_gate(const OutboxKey *key, OutboxKeyGate *gate)
 {
 	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid("gate"));
 	Datum		values[GATE_COLUMNS];
 	bool		nulls[GATE_COLUMNS] = {false};
+	int64		number;
 
-	gate->gate_id = nextval_internal(outbox_extension_relid("gate_gate_id_seq"), false);
+	number = nextval_internal(outbox_extension_relid("gate_number_seq"), false);
+	gate->gate_id = outbox_exception_first_gate_id(key->subscription_id) + number;
 	values[GATE_ID] = Int64GetDatum(gate->gate_id);
+	values[GATE_NUMBER] = Int64GetDatum(number);
 	values[GATE_SUBSCRIPTION_ID] = Int32GetDatum(key->subscription_id);
 	values[GATE_LANE] = Int32GetDatum(key->lane);
 	values[GATE_TENANT_ID] = key->tenant_id;

@@ -112,6 +112,9 @@ extern void outbox_exception_log_attempt(const OutboxException *x, TimestampTz f
 
 /* ---- gates */
 
+/* the ids of a subscription's gates begin there, and end before the next one's */
+extern int64 outbox_exception_first_gate_id(int32 subscription_id);
+
 extern bool outbox_exception_find_gate(const OutboxKey *key, OutboxKeyGate *gate);
 
 /*

@@ -98,6 +98,7 @@ static const GrantedObject granted_functions[] = {
 	{"tenant_of", O | M},
 	{"published_at_of", O | M},
 	{"counters", O | M},
+	{"open_counts", O | M},
 	{"failure_counters", O | M},
 	{"unmatched_types", O | M},
 	{"lease_events", O | M},

@@ -311,7 +311,7 @@ alter table outbox.delivery_exception enable always trigger count_exceptions;
 
 -- A key whose later events wait behind an unfinished one.
 create table outbox.gate (
-    gate_id bigint generated always as identity primary key,
+    gate_id bigint generated always as ((subscription_id::bigint << 40) + number) stored primary key,
     subscription_id integer not null,
     lane integer not null,
     tenant_id text collate "C" not null,
@@ -320,11 +320,16 @@ create table outbox.gate (
     through bigint not null,
     alone_through bigint not null default 0,
     created_at timestamptz not null,
+    number bigint generated always as identity,
     unique (subscription_id, lane, tenant_id, event_key)
 ) with (fillfactor = 70);
-comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done, alone_through that up to which an external worker gets them one by one. tenant_id is '''' for none.';
+comment on table outbox.gate is 'One row a blocked key: held_by is the unfinished event (null: its parked events may run), through the position up to which parked events are done, alone_through that up to which an external worker gets them one by one. tenant_id is '''' for none. gate_id: the subscription and a number, so that what is parked lies by subscription.';
 -- in an order, so that the next one is found without a look at the others
 create index gate_open on outbox.gate (subscription_id, lane, gate_id) where held_by is null;
+-- the keys that have been blocked longest, of all and of one subscription; and one key
+create index gate_since on outbox.gate (created_at) where held_by is not null;
+create index gate_of_subscription_since on outbox.gate (subscription_id, created_at) where held_by is not null;
+create index gate_key on outbox.gate (event_key) where held_by is not null;
 
 create table outbox.parked (
     gate_id bigint not null,
@@ -454,7 +459,7 @@ begin
         'incarnation', 'segment', 'event_log_kept', 'receipt_log_kept', 'subscription', 'subscription_state', 'lane', 'lane_entry', 'lane_cursor',
         'lease', 'lease_progress', 'lane_lease', 'tick',
         'delayed', 'delivery_exception', 'gate', 'parked', 'attempt_log', 'dedup', 'consumed', 'event_type_definition', 'operator_entry', 'batch',
-        'subscription_subscription_id_seq', 'gate_gate_id_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
+        'subscription_subscription_id_seq', 'gate_number_seq', 'attempt_log_attempt_id_seq', 'operator_entry_entry_id_seq',
         'lease_lease_id_seq']
     loop
         perform pg_catalog.pg_extension_config_dump(('outbox.' || relation)::pg_catalog.regclass, '');

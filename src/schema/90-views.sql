@@ -263,66 +263,69 @@ where g.held_by is not null
   and outbox.tenant_is_visible(g.tenant_id);
 revoke all on outbox.blocked_key from public;
 comment on view outbox.blocked_key is
-'The keys whose later events wait: held_by is the unfinished event, status its status, blocked_events how many wait behind it, since when the key is blocked. Cost: reads what is blocked.';
+'The keys whose later events wait: held_by is the unfinished event, status its status, blocked_events how many wait behind it (0: none has come yet), since when the key is blocked. Cost: those of one event_key, and the first by since, are found by an index, of all and of one subscription; else it reads all gates, and blocked_events counts what is parked behind each that is shown.';
 
-create view outbox.lane_backlog as
-select l.subscription_id,
-       l.lane,
-       greatest(0, ends.position - done.position) as waiting,
-       ends.next_event_id
-from outbox.lane l
-cross join lateral (
-    select coalesce(max(c.position), l.base) as position
-    from outbox.lane_cursor c
-    where c.subscription_id = l.subscription_id and c.lane = l.lane) done
-cross join lateral (
-    select (select max(e.position)
-            from outbox.lane_entry e
-            where e.subscription_id = l.subscription_id and e.lane = l.lane) as position,
-           (select e.event_id
-            from outbox.lane_entry e
-            where e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > done.position
-            order by e.position
-            limit 1) as next_event_id) ends
+create function outbox.open_counts(
+    out subscription_id integer,
+    out waiting bigint,
+    out next_event_id uuid,
+    out ready bigint,
+    out blocked bigint,
+    out leased bigint)
+returns setof record
+language c volatile
+as 'MODULE_PATHNAME', 'outbox_open_counts';
+revoke all on function outbox.open_counts() from public;
+comment on function outbox.open_counts() is
+'Internal: how many events wait in the lanes of each subscription, and the oldest of those that come next; how many are parked behind open gates (ready) and behind the others, counted up to 10,000 events or 2,000 keys; and how many external workers hold, but those that are counted in outbox.exception_count. Four index probes a lane, two or three a key that has parked events, and the leases that have not expired yet.';
+
+create view outbox.open_count as
+select c.subscription_id,
+       c.waiting + c.ready as backlog,
+       c.next_event_id,
+       c.blocked,
+       c.leased + coalesce(w.n, 0) as at_work
+from outbox.open_counts() c
+left join (
+    select p.subscription_id, count(*) as n
+    from outbox.process_list() p
+    where p.event_id is not null
+      and not exists (
+          select from outbox.delivery_exception x
+          where x.subscription_id = p.subscription_id and x.event_id = p.event_id and x.replay_no = p.replay_no
+            and x.status = 'IN_PROGRESS')
+    group by p.subscription_id) w on w.subscription_id = c.subscription_id
 where outbox.sees_all_tenants();
-revoke all on outbox.lane_backlog from public;
-comment on view outbox.lane_backlog is
-'Internal: how many events wait in a lane, and the next of them, for the views that count. Cost: three index probes a lane.';
+revoke all on outbox.open_count from public;
+comment on view outbox.open_count is
+'Internal: what outbox.open_counts() counts, for the views that show it. at_work: the deliveries that are being worked on and are not counted as IN_PROGRESS in outbox.exception_count.';
 
-create view outbox.delivery_at_work as
-select h.subscription_id,
-       h.event_id,
-       h.replay_no
-from outbox.lease_events() h
-where not h.has_exception
-  and outbox.sees_all_tenants()
-union all
-select w.subscription_id,
-       w.event_id,
-       w.replay_no
-from outbox.process_list() w
-where w.event_id is not null
-  and not exists (
-      select from outbox.delivery_exception x
-      where x.subscription_id = w.subscription_id and x.event_id = w.event_id and x.replay_no = w.replay_no
-        and x.status = 'IN_PROGRESS')
-  and outbox.sees_all_tenants();
-revoke all on outbox.delivery_at_work from public;
-comment on view outbox.delivery_at_work is
-'Internal: the deliveries that are being worked on and that are not counted as IN_PROGRESS in outbox.exception_count, for the views that count. Cost: reads the leases that have not expired, and shared memory.';
+create view outbox.status_count as
+select c.subscription_id,
+       coalesce(sum(c.n) filter (where c.status = 'RETRY'), 0)::bigint as retry,
+       coalesce(sum(c.n) filter (where c.status = 'IN_PROGRESS'), 0)::bigint as in_progress,
+       coalesce(sum(c.n) filter (where c.status = 'REVIEW_REQUIRED'), 0)::bigint as review_required,
+       coalesce(sum(c.n) filter (where c.status = 'DISCARDED'), 0)::bigint as discarded,
+       coalesce(sum(c.n) filter (where c.status = 'DELAYED'), 0)::bigint as delayed
+from outbox.exception_count c
+where outbox.sees_all_tenants()
+group by c.subscription_id;
+revoke all on outbox.status_count from public;
+comment on view outbox.status_count is
+'Internal: the sums of outbox.exception_count, for the views that show them. Cost: a scan of what upkeep has not added up yet.';
 
 create view outbox.subscription_status as
 select s.subscription,
        s.handler,
        s.paused,
-       lanes.backlog + parked.ready as backlog,
+       coalesce(open.backlog, 0) as backlog,
        oldest.published_at as oldest_waiting_at,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
-       delayed.n as delayed,
-       exceptions.retry,
-       exceptions.in_progress + coalesce(at_work.n, 0) as in_progress,
-       parked.blocked,
-       exceptions.review_required,
+       coalesce(counted.delayed, 0) as delayed,
+       coalesce(counted.retry, 0) as retry,
+       coalesce(counted.in_progress, 0) + coalesce(open.at_work, 0) as in_progress,
+       coalesce(open.blocked, 0) as blocked,
+       coalesce(counted.review_required, 0) as review_required,
        t.outage_until,
        t.stopped_at,
        t.stopped_code,
@@ -351,39 +354,16 @@ select s.subscription,
        s.created_by
 from outbox.subscription s
 left join outbox.subscription_state t on t.subscription_id = s.subscription_id -- a restore may have failed in part
-left join (
-    select w.subscription_id, count(*) as n
-    from outbox.delivery_at_work w
-    group by w.subscription_id) at_work on at_work.subscription_id = s.subscription_id
+left join outbox.open_count open on open.subscription_id = s.subscription_id
+left join outbox.status_count counted on counted.subscription_id = s.subscription_id
 cross join lateral (
-    select coalesce(sum(l.waiting), 0)::bigint as backlog,
-           min(l.next_event_id::text collate "C") as next_event_id
-    from outbox.lane_backlog l
-    where l.subscription_id = s.subscription_id) lanes
-cross join lateral (
-    select outbox.published_at_of(lanes.next_event_id::uuid) as published_at
+    select outbox.published_at_of(open.next_event_id) as published_at
     offset 0) oldest
-cross join lateral (
-    select coalesce(sum(x.n) filter (where x.status = 'RETRY'), 0)::bigint as retry,
-           coalesce(sum(x.n) filter (where x.status = 'IN_PROGRESS'), 0)::bigint as in_progress,
-           coalesce(sum(x.n) filter (where x.status = 'REVIEW_REQUIRED'), 0)::bigint as review_required
-    from outbox.exception_count x
-    where x.subscription_id = s.subscription_id) exceptions
-cross join lateral (
-    select count(*) filter (where g.held_by is null) as ready,
-           count(*) filter (where g.held_by is not null) as blocked
-    from outbox.gate g
-    join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
-    where g.subscription_id = s.subscription_id) parked
-cross join lateral (
-    select count(*) as n
-    from outbox.delayed d
-    where d.subscription_id = s.subscription_id) delayed
 where outbox.sees_all_tenants();
 revoke all on outbox.subscription_status from public;
 comment on view outbox.subscription_status is
-'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run, or that rows of the subscription were missing and it waits for outbox.resume(); stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
-Cost: some index probes a lane and one a segment of the log, whatever the backlog; the counts beside it read what is delayed, failed or parked, and the leases of external workers that have not expired.';
+'One row a subscription: how it stands, then its definition (times in seconds). backlog: events that could be delivered now, those of a batch at work included until it commits. oldest_waiting_at, oldest_delay_seconds: when the oldest of them was published, and how long ago. delayed: wait for their deliver_at. retry: wait for their next attempt. in_progress: being delivered just now, or held by external workers. blocked: wait behind an unfinished event of their key; this, and the part of backlog whose keys have been opened, stop counting at 10,000 events or 2,000 keys. review_required: wait for a person. outage_until: deliveries pause after failures on many keys. stopped_*: since when and why the handler cannot be run, or that rows of the subscription were missing and it waits for outbox.resume(); stopped_reason also tells of a database that is held, and of outbox.dispatch = off. Events that were committed since the router last ran (dispatch off, or held) are in the log and not in backlog yet. catching_up: a new subscription has not reached the live events yet. held: this database waits for outbox.activate().
+Cost: some index probes a lane, the first of what is parked, and the leases of external workers that have not expired; whatever the backlog, the size of the log and what is in review.';
 
 create view outbox.operator_log as
 select o.entry_id,

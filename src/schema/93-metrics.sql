@@ -44,21 +44,12 @@ revoke all on function outbox.unmatched_types() from public;
 comment on function outbox.unmatched_types() is 'Internal: what outbox.unmatched_event_type shows of shared memory.';
 
 create view outbox.metrics as
-with counted as materialized (
-    select c.subscription_id,
-           coalesce(sum(c.n) filter (where c.status = 'RETRY'), 0)::bigint as retry,
-           coalesce(sum(c.n) filter (where c.status = 'IN_PROGRESS'), 0)::bigint as in_progress,
-           coalesce(sum(c.n) filter (where c.status = 'REVIEW_REQUIRED'), 0)::bigint as review_required,
-           coalesce(sum(c.n) filter (where c.status = 'DISCARDED'), 0)::bigint as discarded,
-           coalesce(sum(c.n) filter (where c.status = 'DELAYED'), 0)::bigint as delayed
-    from outbox.exception_count c
-    group by c.subscription_id)
 select s.subscription,
-       lanes.backlog + parked.ready as backlog,
+       coalesce(open.backlog, 0) as backlog,
        greatest(0, extract(epoch from outbox.clock() - oldest.published_at))::float8 as oldest_delay_seconds,
-       coalesce(counted.in_progress, 0) + coalesce(at_work.n, 0) as in_progress,
+       coalesce(counted.in_progress, 0) + coalesce(open.at_work, 0) as in_progress,
        coalesce(counted.retry, 0) as retry,
-       parked.blocked,
+       coalesce(open.blocked, 0) as blocked,
        coalesce(counted.review_required, 0) as review_required,
        coalesce(counted.discarded, 0) as discarded,
        coalesce(counted.delayed, 0) as delayed,
@@ -75,38 +66,21 @@ select s.subscription,
        t.stopped_at is not null or coalesce(t.outage_until > outbox.clock(), false) as stopped,
        -- as outbox.status() says it
        s.handler is null and not s.paused and not outbox.is_held()
-           and lanes.backlog + parked.ready > 0
-           and coalesce(counted.in_progress, 0) + coalesce(at_work.n, 0) = 0
+           and coalesce(open.backlog > 0, false)
+           and coalesce(counted.in_progress, 0) + coalesce(open.at_work, 0) = 0
            and coalesce(oldest.published_at < outbox.clock() - interval '1 minute', false) as unclaimed
 from outbox.subscription s
 left join outbox.subscription_state t on t.subscription_id = s.subscription_id
-left join counted on counted.subscription_id = s.subscription_id
-left join (
-    select w.subscription_id, count(*) as n
-    from outbox.delivery_at_work w
-    group by w.subscription_id) at_work on at_work.subscription_id = s.subscription_id
+left join outbox.status_count counted on counted.subscription_id = s.subscription_id
+left join outbox.open_count open on open.subscription_id = s.subscription_id
 left join outbox.counters() k on k.subscription_id = s.subscription_id
 cross join lateral (
-    select coalesce(sum(l.waiting), 0)::bigint as backlog,
-           min(l.next_event_id::text collate "C") as next_event_id
-    from outbox.lane_backlog l
-    where l.subscription_id = s.subscription_id) lanes
-cross join lateral (
-    select outbox.published_at_of(lanes.next_event_id::uuid) as published_at offset 0) oldest
-cross join lateral (
-    select count(*) filter (where held_by is null) as ready,
-           count(*) filter (where held_by is not null) as blocked
-    from (
-        select g.held_by
-        from outbox.gate g
-        join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through
-        where g.subscription_id = s.subscription_id
-        limit 10000) counted) parked
+    select outbox.published_at_of(open.next_event_id) as published_at offset 0) oldest
 where outbox.sees_all_tenants();
 revoke all on outbox.metrics from public;
 comment on view outbox.metrics is
-'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why. unclaimed: it has no handler, its events have waited for more than a minute, and nobody holds a lease: its workers do not run.
-Cost: some index probes a lane, and what is parked, up to 10,000; whatever the size of the log and of what is in review.';
+'One row a subscription, for monitoring. Gauges: backlog (could be delivered now), oldest_delay_seconds (since the oldest of them was published; 0 when there is none), in_progress, retry, blocked, review_required, discarded, delayed; they are those of this moment, exact, but that blocked and the opened keys'' part of backlog stop counting at 10,000 events or 2,000 keys. Counters since the statistics began (they are kept over a restart, not over a crash): completed_total, failed_total and attempts_total (attempts), review_total (went to review), lease_recoveries_total (lanes taken over from a worker that died, leases of external workers that expired), handler_seconds_total. Times in milliseconds, read from histograms whose buckets are a quarter of an octave wide: handler_ms (one call, or from claim to settle), publish_to_start_ms, publish_to_done_ms. paused: by a person. stopped: its handler cannot be run, or its deliveries pause after failures on many keys; outbox.subscription_status says why. unclaimed: it has no handler, its events have waited for more than a minute, and nobody holds a lease: its workers do not run.
+Cost: some index probes a lane, the first of what is parked, and the leases of external workers that have not expired; whatever the size of the log and of what is in review.';
 
 create view outbox.failure_metrics as
 select s.subscription,

@@ -57,7 +57,7 @@ my @attempts = (
 		qw(receipt_log delivery_exception)),
 	["copy outbox.role_grant from program 'echo'", '42501'], ["insert into outbox.role_grant values ('low', 'operator', '', now(), 'x')", '42501'], ["insert into outbox.granted_role values (10, 'low')", '42501'], ["create table outbox.mine (n integer)", '42501'], ["create function outbox.mine() returns integer language sql as 'select 1'", '42501'],
 	["create view outbox.mine as select 1", '42501'], ["create type outbox.mine as (n integer)", '42501'], ["create or replace view outbox.event as select * from outbox.event", '42501'], ["alter view outbox.event set (security_invoker = true)", '42501'],
-	["create rule r as on insert to outbox.event do instead select low.note('rule')", '42501'], ["create trigger t instead of insert on outbox.event for each row execute function low.note_row('instead')", '42501'], ["select nextval('outbox.gate_gate_id_seq')", '42501'],
+	["create rule r as on insert to outbox.event do instead select low.note('rule')", '42501'], ["create trigger t instead of insert on outbox.event for each row execute function low.note_row('instead')", '42501'], ["select nextval('outbox.gate_number_seq')", '42501'],
 	["create table low.fk (event_id uuid references outbox.segment)", '42501'], ["create publication p for table outbox.event_log", '42501'], ["alter default privileges for role postgres grant all on tables to low", '42501'], ["create cast (outbox.event as text) with inout", '42501'],
 	["create operator low.= (leftarg = uuid, rightarg = uuid, function = uuid_eq); set search_path = low, pg_catalog; set app.tenant_id = 'a'; select outbox.publish('low.x')", 'ok'],
 	# settings
