@@ -577,6 +577,8 @@ visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, OutboxScan *progress, M
 	if (lease.expires_at == walk->from && lease.lease_id <= walk->from_id)
 		return true;
 	walk->most--;
+	if (progress->rel == NULL)
+		begin_progress(progress, walk->snapshot);
 	lease.held = read_states(progress, lease.lease_id, states, Min(lease.count, OUTBOX_CLAIM_EVENTS_MAX));
 	if (lease.held > 0)
 	{
@@ -598,7 +600,7 @@ outbox_claim_lease_walk(OutboxClaimWalk *walk)
 	bool		go_on = true;
 
 	walk->at_end = false;
-	begin_progress(&progress, walk->snapshot);
+	progress.rel = NULL;
 	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
 							walk->snapshot, 1);
 	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
@@ -615,6 +617,7 @@ outbox_claim_lease_walk(OutboxClaimWalk *walk)
 		MemoryContextReset(each);
 	}
 	outbox_store_end_scan(&scan);
-	outbox_store_end_scan(&progress);
+	if (progress.rel != NULL)
+		outbox_store_end_scan(&progress);
 	MemoryContextDelete(each);
 }
