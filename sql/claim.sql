@@ -237,8 +237,38 @@ select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1);
 commit;
 select outbox.ack_all(claim.token('c2')) as again, outbox.ack_one(claim.token('c3'), claim.event('c3'));
 call claim.get('chain');
--- what was acknowledged is not acknowledged again, nor recorded again, whatever else of the lease has ended how
+-- the same in one call: the lane that the acknowledged lease held is free for it
+call claim.publish('chain', '{a,a,b,a}', '{e1,e2,e3,e4}');
 select outbox.ack_all(claim.token('c4'));
+call claim.get('chain', 2);
+select claim.token('e1') as first \gset
+begin;
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1, ack => :'first');
+rollback;
+call claim.get('chain');
+select name, status from claim.outcome where subscription = 'chain' and name like 'e%' order by name;
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1, ack => :'first');
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', 1, ack => claim.token('e3'));
+select count(*) from outbox.claim('cl chain', 1, ack => claim.token('e4'));
+select name, status from claim.outcome where subscription = 'chain' and name like 'e%' order by name;
+-- one of them has failed: the others are completed; refused: nothing is claimed
+call claim.publish('chain', '{z,y,z,x,w}', '{f1,f2,f3,f4,f5}');
+call claim.get('chain', 4);
+select outbox.fail(claim.token('f1'), claim.event('f1'), 'E1', permanent => true);
+select claim.token('f4') as first \gset
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', ack => gen_random_uuid());
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', ack => :'first');
+select name, status from claim.outcome where subscription = 'chain' and name like 'f%' order by name;
+-- a second time it has nothing to complete; one that is paused hands out none, and completes
+call claim.publish('chain', '{g}', '{g1}');
+select outbox.pause('cl chain');
+select count(*) from outbox.claim('cl chain', ack => claim.token('f5'));
+select count(*) from outbox.claim('cl chain', ack => :'first');
+select outbox.resume('cl chain');
+select name, status from claim.outcome where subscription = 'chain' and name in ('f5', 'g1') order by name;
+select payload ->> 'name' as name, attempt from outbox.claim('cl chain', ack => :'first');
+select outbox.ack_all(claim.token('g1'));
+-- what was acknowledged is not acknowledged again, nor recorded again, whatever else of the lease has ended how
 call claim.publish('chain', '{a,b,c,d,e}', '{d1,d2,d3,d4,d5}');
 call claim.get('chain');
 select outbox.ack_one(claim.token('d1'), claim.event('d1')), outbox.ack_one(claim.token('d1'), claim.event('d1')) as again;

@@ -32,7 +32,8 @@ select format('select count(*) from outbox.claim(%s)', a) from unnest(array[
     'null', $q$''$q$, $q$'ca missing'$q$, $q$'ca handled'$q$, $q$'ca paused'$q$, $q$repeat('x', 201)$q$,
     $q$'ca s', null$q$, $q$'ca s', 0$q$, $q$'ca s', -1$q$, $q$'ca s', 1001$q$, $q$'ca s', 2147483647$q$, $q$'ca s', -2147483648$q$,
     $q$'ca s', 1, '0'$q$, $q$'ca s', 1, '-1 s'$q$, $q$'ca s', 1, '1 day 1 us'$q$, $q$'ca s', 1, '100 years'$q$, $q$'ca s', 1, '178000000 years'$q$,
-    $q$'ca s', 1, '1 mon -31 days'$q$, $q$'ca s', 1, worker => repeat('w', 256)$q$]) a;
+    $q$'ca s', 1, '1 mon -31 days'$q$, $q$'ca s', 1, worker => repeat('w', 256)$q$,
+    $q$'ca s', 1, ack => ''$q$, $q$'ca missing', ack => '00000000-0000-4000-8000-000000000000'$q$]) a;
 select statement, claim_arguments.try(statement) as answer from claim_arguments.trial order by n;
 -- none of these took anything
 select backlog, in_progress from outbox.subscription_status where subscription = 'ca s';
@@ -92,6 +93,7 @@ select what, left(claim_arguments.try(format('select ' || call, :'t', :'e')), 2)
     ('a hundred thousand unknown', 'outbox.ack(%1$L, array(select gen_random_uuid() from generate_series(1, 100000)))'),
     ('the nil uuid', 'outbox.ack(%1$L, array[''00000000-0000-0000-0000-000000000000'']::uuid[])'),
     ('  as token', 'outbox.ack_all(''00000000-0000-0000-0000-000000000000'')'),
+    ('    with a claim', 'count(*) from outbox.claim(''ca s'', ack => ''00000000-0000-0000-0000-000000000000'')'),
     ('an endless lease', 'count(*) from outbox.claim(''ca s'', 1, ''infinity'')'), ('  of minus infinity', 'count(*) from outbox.claim(''ca s'', 1, ''-infinity'')'),
     ('extended for ever', 'outbox.extend(%1$L, ''infinity'')'), ('  minus', 'outbox.extend(%1$L, ''-infinity'')'),
     ('failed, never again', 'outbox.fail(%1$L, %2$L, retry_after => ''infinity'')'), ('  minus', 'outbox.fail(%1$L, %2$L, retry_after => ''-infinity'')'),

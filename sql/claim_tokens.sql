@@ -32,11 +32,13 @@ create table claim_tokens.call (n serial, call text primary key);
 insert into claim_tokens.call (call) values
     ('outbox.ack($1, array[$2])'), ('outbox.ack($1, array[$2, $2])'), ('outbox.ack($1, array[]::uuid[])'), ('outbox.ack_all($1)'),
     ('outbox.ack_one($1, $2, ''m'')'), ('outbox.fail($1, $2, ''E1'')'), ('outbox.extend($1, ''1 hour'')'),
-    ('outbox.release($1, array[$2])'), ('outbox.release_all($1)');
+    ('outbox.release($1, array[$2])'), ('outbox.release_all($1)'),
+    ('(select count(*) from outbox.claim(''ct nothing'', ack => $1)) || '' claimed''');
 create table claim_tokens.trial (subscription text primary key, ordering text, state_n integer, call_n integer, answer text, changed boolean);
 insert into claim_tokens.trial (subscription, ordering, state_n, call_n)
 select format('ct %s %s %s', o, s.n, c.n), o, s.n, c.n from claim_tokens.state s, claim_tokens.call c, unnest('{key,none}'::text[]) o;
 
+select outbox.subscribe('ct nothing', '{ct.nothing}');
 select count(outbox.subscribe(subscription, '{ct.token}', ordering => ordering, lanes => 2)) from claim_tokens.trial;
 create table claim_tokens.event as
 select n, outbox.publish('ct.token', event_key => key) as event_id from unnest('{a,a,a,b}'::text[]) with ordinality as k (key, n);
@@ -121,13 +123,19 @@ select t.ordering, s.state,
        max(t.answer) filter (where c.call like '%fail%') as fail,
        max(t.answer) filter (where c.call like '%extend%') as extend,
        max(t.answer) filter (where c.call like '%release(%') as release,
-       max(t.answer) filter (where c.call like '%release_all%') as release_all
+       max(t.answer) filter (where c.call like '%release_all%') as release_all,
+       max(t.answer) filter (where c.call like '%claim%') as claim_and_ack
 from claim_tokens.trial t join claim_tokens.state s on s.n = t.state_n join claim_tokens.call c on c.n = t.call_n
 group by t.ordering, s.n, s.state order by t.ordering, s.n;
 -- a refused call changes nothing, and neither does one that finds nothing to do
 select t.ordering, s.state, c.call, t.answer, t.changed
 from claim_tokens.trial t join claim_tokens.state s on s.n = t.state_n join claim_tokens.call c on c.n = t.call_n
-where t.changed <> (t.answer not like '%OB001%' and t.answer not like '55000%' and t.answer not in ('0', 'false'));
+where t.changed <> (t.answer not like '%OB001%' and t.answer not like '55000%' and t.answer not in ('0', 'false')) and c.call not like '%claim%';
+-- a claim that acknowledges does what ack_all() does
+select t.ordering, s.state, t.answer, t.changed, a.answer as ack_all, a.changed as ack_all_changed
+from claim_tokens.trial t join claim_tokens.call c on c.n = t.call_n and c.call like '%claim%' join claim_tokens.state s on s.n = t.state_n
+    join (claim_tokens.trial a join claim_tokens.call ac on ac.n = a.call_n and ac.call like '%ack_all%') using (ordering, state_n)
+where t.changed <> a.changed or (t.answer = '0 claimed') <> (a.answer ~ '^\d$');
 
 -- an open lease can be settled by nobody who does not have its token, and no view shows one
 select v.relname, a.attname
@@ -136,4 +144,5 @@ where v.relnamespace = 'outbox'::regnamespace and v.relkind = 'v' and a.attname 
 
 set client_min_messages = warning;
 select count(outbox.unsubscribe(subscription, force => true)) from claim_tokens.trial;
+select outbox.unsubscribe('ct nothing');
 drop schema claim_tokens cascade;

@@ -255,6 +255,7 @@ reset role;
 grant select on lease to public;
 set role outbox_test_r_worker_2;
 select outbox.ack_all(lease_token) from lease;
+select count(*) from outbox.claim('rt h2', ack => (select lease_token from lease));
 select outbox.fail(lease_token, event_id) from lease;
 select outbox.extend(lease_token) from lease;
 select outbox.release_all(lease_token) from lease;

@@ -147,6 +147,17 @@ check_claimable(const OutboxSubscription *s)
 				 errhint("Call outbox.activate() when this database shall deliver events.")));
 }
 
+/* What the token's lease still holds is completed; returns how many. */
+static int
+acknowledge_all(const pg_uuid_t *token)
+{
+	OutboxClaimSettle settle;
+
+	outbox_claim_settle_open(&settle, token, false, GetUserId());
+	outbox_claim_settle_mark_all(&settle);
+	return outbox_claim_settle_complete(&settle, (Datum) 0);
+}
+
 Datum
 outbox_claim(PG_FUNCTION_ARGS)
 {
@@ -167,6 +178,8 @@ outbox_claim(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (result->setDesc->natts != OUTBOX_CLAIMED_COLUMNS)
 		elog(ERROR, "outbox.claimed_event has other columns than expected");
+	if (!PG_ARGISNULL(4))
+		(void) acknowledge_all(PG_GETARG_UUID_P(4));
 	if (!s->paused)
 		outbox_claim_run(s, most, duration > 0 ? duration : s->lease_duration, worker, result->setResult, result->setDesc);
 	return (Datum) 0;
@@ -220,12 +233,9 @@ Datum
 outbox_ack_all(PG_FUNCTION_ARGS)
 {
 	const pg_uuid_t *token = get_uuid(fcinfo, 0, "lease_token");
-	OutboxClaimSettle settle;
 
 	check_can_write("outbox.ack_all()");
-	outbox_claim_settle_open(&settle, token, false, GetUserId());
-	outbox_claim_settle_mark_all(&settle);
-	PG_RETURN_INT32(outbox_claim_settle_complete(&settle, (Datum) 0));
+	PG_RETURN_INT32(acknowledge_all(token));
 }
 
 Datum

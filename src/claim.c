@@ -1,7 +1,7 @@
 /*
  * claim.c - what an external worker gets.
  *
- * A claim goes round the lanes, from a random one on, and takes from each that
+ * A claim goes round the lanes, on from where the one before came to, and takes from each that
  * is free: retries that are due, parked events of open gates, and the next entries.
  * It locks the lane's row, which it never changes, until its transaction ends, and
  * passes over one that is locked.  What it took is in the lease, and the lane's cursor has gone past it:
@@ -71,6 +71,7 @@ typedef struct Claim
 	OutboxClaimLane *at;		/* the lane at hand */
 	int			quota;			/* events that may be in the lease before other work has its turn */
 	OutboxEventReader *reader;
+	Datum		subscription;	/* its name, for the rows */
 	Tuplestorestate *rows;
 	TupleDesc	descriptor;
 } Claim;
@@ -206,14 +207,13 @@ emit(Claim *claim, TupleTableSlot *event, const OutboxClaimedEvent *taken, int a
 	slot_getsomeattrs(event, OUTBOX_EVENT_COLUMNS);
 	memcpy(values, event->tts_values, OUTBOX_EVENT_COLUMNS * sizeof(Datum));
 	memcpy(nulls, event->tts_isnull, OUTBOX_EVENT_COLUMNS * sizeof(bool));
-	more[0] = CStringGetTextDatum(claim->s->name);
+	more[0] = claim->subscription;
 	more[1] = Int32GetDatum(taken->attempts);
 	more[2] = Int32GetDatum(attempts_before + claim->s->max_attempts);
 	more[3] = Int32GetDatum(taken->replay_no);
 	more[4] = UUIDPGetDatum(&claim->lease.token);
 	more[5] = TimestampTzGetDatum(claim->lease.expires_at);
 	tuplestore_putvalues(claim->rows, claim->descriptor, values, nulls);
-	pfree(DatumGetPointer(more[0]));
 }
 
 typedef enum Taking
@@ -640,7 +640,30 @@ begin_claim(Claim *claim, int64 duration, Datum worker)
 	claim->lease.events = palloc(claim->most * sizeof(OutboxClaimedEvent));
 	outbox_claim_lease_make_token(&claim->lease.token);
 	claim->due = palloc(claim->most * sizeof(OutboxException));
+	claim->subscription = CStringGetTextDatum(claim->s->name);
 	claim->reader = outbox_batch_open_reader(SnapshotSelf);
+}
+
+/*
+ * Lanes in turn advance together, so that what a claim reads is near to what the one before has read.  A session that
+ * claims from several subscriptions begins anywhere: a turn that they shared could pass over the same lanes each time.
+ */
+static void
+go_round(Claim *claim)
+{
+	static int32 subscription_id = 0;
+	static uint32 turn;
+	OutboxClaimView *view = &claim->view;
+
+	if (subscription_id != claim->s->id)
+		turn = pg_prng_uint32(&pg_global_prng_state);
+	subscription_id = claim->s->id;
+	for (int i = 0; i < view->nlanes && !claim->closed && claim->lease.count < claim->most && claim->admission != REFUSED; i++)
+	{
+		claim->at = &view->lanes[turn++ % view->nlanes];
+		if (take_lane(claim))
+			work_lane(claim);
+	}
 }
 
 void
@@ -648,7 +671,6 @@ outbox_claim_run(const OutboxSubscription *s, int most, int64 duration, Datum wo
 				 Tuplestorestate *rows, TupleDesc descriptor)
 {
 	Claim		claim = {.s = s, .most = most, .rows = rows, .descriptor = descriptor};
-	int			first;
 
 	take_back_expired();
 	claim.now = outbox_settings_now();	/* what was just taken back is due */
@@ -661,13 +683,7 @@ outbox_claim_run(const OutboxSubscription *s, int most, int64 duration, Datum wo
 	}
 	begin_claim(&claim, duration, worker);
 	outbox_claimable_view(&claim.view, s, claim.now);
-	first = claim.view.nlanes > 0 ? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, claim.view.nlanes - 1) : 0;
-	for (int i = 0; i < claim.view.nlanes && !claim.closed && claim.lease.count < claim.most && claim.admission != REFUSED; i++)
-	{
-		claim.at = &claim.view.lanes[(first + i) % claim.view.nlanes];
-		if (take_lane(&claim))
-			work_lane(&claim);
-	}
+	go_round(&claim);
 	write_claim(&claim);
 	outbox_batch_close_reader(claim.reader);
 	CommandCounterIncrement();

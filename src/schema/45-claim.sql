@@ -37,16 +37,18 @@ create function outbox.claim(
     subscription text,
     max_events integer default 10,
     lease_duration interval default null,
-    worker text default null)
+    worker text default null,
+    ack uuid default null)
 returns setof outbox.claimed_event
 language c volatile
 rows 10
 as 'MODULE_PATHNAME', 'outbox_claim';
-revoke all on function outbox.claim(text, integer, interval, text) from public;
-comment on function outbox.claim(text, integer, interval, text) is
+revoke all on function outbox.claim(text, integer, interval, text, uuid) from public;
+comment on function outbox.claim(text, integer, interval, text, uuid) is
 'Takes events of a subscription without a handler, in the order of their keys, and holds them under a lease, whose token is in every row, until they are settled or the lease expires. Call it in a transaction of its own, as "select * from outbox.claim(...)", and fetch all rows: those that are not fetched are held too. Returns no row when nothing can be had: nothing waits, others hold it, the subscription is paused or its outage guard is up.
 max_events: 1-1000; fewer come when their payloads have more than 8 MB. lease_duration: more than 0, at most 1 day; null: that of the subscription. worker: at most 255 bytes, shown in the views. Each claim uses an attempt of its events. An event whose lease expired comes alone. Works also with outbox.dispatch = off, for what has been routed.
-Errors: 42704 no such subscription; 55000 it has a handler; 22023, 22004 an argument out of its rules; 25006 a read-only transaction or standby; OB006 deliveries are held until outbox.activate(). Cost: some index probes a lane, and an index probe or two for each event.';
+ack: the token of an earlier lease; what it still holds is completed first, as by outbox.ack_all(), in the same transaction, so that a batch costs one call and one commit.
+Errors: 42704 no such subscription; 55000 it has a handler, or ack names a lease of this very transaction; OB001 the lease of ack is lost, 55P03 another open transaction settles its events: nothing of the call has happened then; 22023, 22004 an argument out of its rules; 25006 a read-only transaction or standby; OB006 deliveries are held until outbox.activate(). Cost: some index probes a lane, and an index probe or two for each event.';
 
 create function outbox.ack(lease_token uuid, event_ids uuid[])
 returns integer
