@@ -57,12 +57,13 @@ is($run, $titled, "none of $titled blocks is left out");
 # What the page about drivers leaves to the driver, and two events for what it does with them.
 my %parameter = (
 	payload => q{'{"orderId": 42}'}, order_id => q{'42'}, request_id => q{'req-1'}, trace_id => q{'4bf92f3577b34da6a3ce929d0e0e4736'},
-	token => '(select token from outbox.lease)', ids => '(select event_ids[:1] from outbox.lease)', id => '(select event_ids[2] from outbox.lease)');
+	(map { $_->[0] => "(select $_->[1] from outbox.lease order by lease_id desc limit 1)" } [ token => 'token' ], [ ids => 'event_ids[:1]' ], [ id => 'event_ids[cardinality(event_ids)]' ]));
 for my $block (map { @{ $blocks{$_} } } grep { /drivers\.md$/ } @pages)
 {
 	$block->{text} =~ s/\$(\w+)/$parameter{$1}/ge;
 }
-my @before = ([ qr/outbox\.claim\('shipping'/, q{select outbox.publish_batch('[{"event_type": "order.placed"}, {"event_type": "order.placed"}]')} ]);
+my @before = ([ qr/outbox\.claim\('shipping'/, q{select outbox.publish_batch('[{"event_type": "order.placed"}, {"event_type": "order.placed"}]')} ],
+	[ qr/ack => /, q{call outbox.wait('{shipping}', '10 s')} ]);
 
 # What the runbook is read about: two events in review, which go there again when they are tried again, and one that nobody has heard of.
 my $id = '01a2290f-45d1-7c7e-bc17-aed2a54c10f7';
