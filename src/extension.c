@@ -124,12 +124,18 @@ outbox_extension_is_newer(const OutboxExtension *extension)
 void
 outbox_extension_report_version(int elevel, const OutboxExtension *extension)
 {
+	bool		newer = outbox_extension_is_newer(extension);
+
+	/* newer: the server has not been restarted since, or the package has been taken back to an older one */
 	ereport(elevel,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("extension \"%s\" is of version %s, the server runs the library of version %s",
+			 newer ?
+			 errmsg("extension \"%s\" is of version %s, newer than the library of version %s that the server runs",
+					OUTBOX_LIBRARY, extension->version, OUTBOX_VERSION) :
+			 errmsg("extension \"%s\" is of version %s, older than the library of version %s that the server runs",
 					OUTBOX_LIBRARY, extension->version, OUTBOX_VERSION),
-			 outbox_extension_is_newer(extension) ?
-			 errhint("Restart the server, which then loads the newer library.") :
+			 newer ?
+			 errhint("Restart the server, which then loads the newer library; if its package has been replaced by an older one, install it again first.") :
 			 errhint("Run ALTER EXTENSION outbox UPDATE in this database.")));
 }
 

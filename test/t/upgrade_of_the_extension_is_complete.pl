@@ -85,39 +85,59 @@ my %missing = map { $_ => 1 } split /\n/, $fresh;
 delete @missing{ split /\n/, $wrong };
 is((join "\n", sort keys %missing) =~ /comment Has pg_cron.*index CREATE INDEX receipt_log_kept_batch/s, 1, 'by an index and a comment');
 
-# a newer library beside the extension of an older version
+# A library beside the extension of another version, older or newer: nothing is published, routed or delivered, one message says which of
+# them is the newer one and what to do, the processes stay and say it once a minute; and when that is put right, nothing is lost.
 $node->safe_psql('postgres', 'create database older');
 $node->safe_psql('older', q{create extension outbox; create table effect (n int); create function note(e outbox.event) returns void language sql begin atomic insert into effect values (1); end;
-	select outbox.subscribe('notes', '{#}', 'public.note', lanes => 1); select outbox.publish('a.b')});
+	select outbox.subscribe('notes', '{#}', 'public.note', lanes => 1); select outbox.subscribe('queue', '{#}', lanes => 1); select outbox.publish('a.b')});
 ok($node->poll_query_until('older', 'select count(*) = 1 from effect'), 'delivered');
-$node->safe_psql('older', q{update pg_extension set extversion = '0.0.9' where extname = 'outbox'});
-$node->restart;
-for (1 .. 2)
+my %says = (
+	'0.0.9' => qr/ERROR:  extension "outbox" is of version 0\.0\.9, older than the library of version \Q$version\E that the server runs\nHINT:  Run ALTER EXTENSION outbox UPDATE in this database\.$/m,
+	'99.0' => qr/ERROR:  extension "outbox" is of version 99\.0, newer than the library of version \Q$version\E that the server runs\nHINT:  Restart the server, which then loads the newer library; if its package has been replaced by an older one, install it again first\.$/m,
+);
+my $pids = q{select string_agg(backend_type || pid, ' ' order by pid) from pg_stat_activity where backend_type in ('outbox router', 'outbox worker') and datname = 'older'};
+my $delivered = 1;
+for my $other (sort keys %says)
 {
-	my ($rc, $out, $err) = $node->psql('older', q{select outbox.publish('a.b')});
-	is($rc, 3, 'publishing fails');
-	like($err, qr/^psql:<stdin>:1: ERROR:  extension "outbox" is of version 0\.0\.9, the server runs the library of version \Q$version\E\nHINT:  Run ALTER EXTENSION outbox UPDATE in this database\.$/m, 'with one clear message');
+	# routed, leased by a worker for one subscription, and not delivered for the other; then the library changes
+	$node->safe_psql('older', q{select outbox.pause('notes'); select outbox.publish('a.b')});
+	my $token = $node->safe_psql('older', q{call outbox.drain('{}'); select lease_token from outbox.claim('queue', 1)});
+	$node->safe_psql('older', qq{begin; select outbox.resume('notes'); update pg_extension set extversion = '$other' where extname = 'outbox'; commit});
+	$node->stop;
+	my $position = -s $node->logfile;
+	$node->start;
+	for my $call (q{outbox.publish('a.b')}, q{outbox.publish('a.b')}, q{outbox.publish_batch('[{"event_type": "a.b"}]')}, q{outbox.claim('queue')}, "outbox.ack_all('$token')", q{outbox.subscribe('more', '{#}')})
+	{
+		my ($rc, $out, $err) = $node->psql('older', "select $call");
+		is($rc, 3, "$other: $call fails");
+		like($err, $says{$other}, '  with one clear message');
+		is(() = $err =~ /ERROR|WARNING/g, 1, '  and no other');
+	}
+	ok($node->poll_query_until('older', q{select count(*) >= 1 from pg_stat_activity where backend_type = 'outbox router' and datname = 'older'}), "$other: the router is there");
+	my $there = $node->safe_psql('older', $pids);
+	ok(defined within(20, sub { slurp_file($node->logfile, $position) =~ /outbox router\s+LOG:  extension "outbox" is of version \Q$other\E/ }), "$other: and says so in the log");
+	$node->safe_psql('postgres', 'select pg_sleep(1.5)'); # some poll intervals
+	my $log = slurp_file($node->logfile, $position);
+	is($node->safe_psql('older', $pids), $there, "$other: the processes stay");
+	is(() = $log =~ /outbox router\s+LOG:  extension/g, 1, "$other: and do not say so each second");
+	is(() = $log =~ /outbox (?:router|worker)\s+(?:ERROR|WARNING|FATAL)/g, 0, "$other: nor anything else");
+	unlike($log, qr/PANIC|TRAP|terminated by signal/, "$other: nothing crashes");
+	is($node->safe_psql('older', 'select count(*) from effect'), $delivered, "$other: nothing is delivered");
+	$node->safe_psql('older', qq{update pg_extension set extversion = '$version' where extname = 'outbox'});
+	$node->safe_psql('older', qq{select outbox.ack_all('$token'); select outbox.publish('a.b')});
+	$delivered += 2;
+	ok($node->poll_query_until('older', "select count(*) = $delivered from effect"), "$other: when they are of one version all goes on");
 }
-my $position = -s $node->logfile;
-ok($node->poll_query_until('older', q{select count(*) > 0 from pg_stat_activity where backend_type = 'outbox router' and datname = 'older'}), 'the router is there');
-$node->safe_psql('postgres', 'select pg_sleep(1.5)');
-my $log = slurp_file($node->logfile);
-like($log, qr/LOG:  extension "outbox" is of version 0\.0\.9/, 'and says so in the log');
-is(() = slurp_file($node->logfile, $position) =~ /outbox router LOG:  extension/g, 0, 'not each second');
-unlike($log, qr/PANIC|TRAP|terminated by signal/, 'nothing crashes');
-$node->safe_psql('older', qq{update pg_extension set extversion = '$version' where extname = 'outbox'});
-$node->safe_psql('older', q{select outbox.publish('a.b')});
-ok($node->poll_query_until('older', 'select count(*) = 2 from effect'), 'after the update all goes on');
 
 # newer files beside the library that is loaded
 make_file("outbox--99.0.sql", $script);
 make_file("outbox--$version--99.0.sql", '-- nothing');
 $node->safe_psql('postgres', 'create database newer');
 my ($rc, $out, $err) = $node->psql('newer', q{create extension outbox version '99.0'});
-like($err, qr/is of version 99\.0.*HINT:  Restart the server/s, 'CREATE EXTENSION of a newer version is refused until the restart');
+like($err, qr/is of version 99\.0, newer.*HINT:  Restart the server/s, 'CREATE EXTENSION of a newer version is refused until the restart');
 is($node->safe_psql('newer', q{select count(*) from pg_extension where extname = 'outbox'}), '0', 'and leaves nothing');
 ($rc, $out, $err) = $node->psql('older', q{alter extension outbox update to '99.0'});
-like($err, qr/is of version 99\.0.*HINT:  Restart the server/s, 'ALTER EXTENSION too');
+like($err, qr/is of version 99\.0, newer.*HINT:  Restart the server/s, 'ALTER EXTENSION too');
 is($node->safe_psql('older', q{select outbox.publish('a.b') is not null}), 't', 'and publishing goes on');
 $node->stop;
 done_testing();
