@@ -39,7 +39,8 @@
 #include "wakeup.h"
 
 #define TRIM_ROWS			2000	/* in one transaction: routing waits for it */
-#define MOVE_ROWS			10000	/* replays, to the next generation of lanes, in one transaction */
+#define MOVE_REPLAYS		10000	/* to the next generation of lanes, in one transaction */
+#define MOVE_ROWS			1000	/* the same, of others and of gates: routing waits for it */
 #define TRIM_GATES			200 /* parked events are looked at gate by gate */
 #define BLOCKS				1000	/* read in one transaction */
 #define PATIENCE_MS			1000	/* for a lock, where there is time */
@@ -74,10 +75,13 @@ static OutboxStatement is_drained = {
 	3, {INT4OID, INT4OID, INT4OID}
 };
 
-/* does an external worker hold events of these lanes? */
-static OutboxStatement select_leased = {
-	"select 1 from outbox.lease_events() h where h.subscription_id = $1 and h.lane >= $2 and h.lane < $3",
-	3, {INT4OID, INT4OID, INT4OID}
+static OutboxStatement select_newest_lease = {
+	"select l.lease_id from outbox.lease l order by l.lease_id desc limit 1"
+};
+
+static OutboxStatement any_newer_lease = {
+	"select 1 from outbox.lease l where l.lease_id > $1 and l.subscription_id = $2 limit 1",
+	2, {INT8OID, INT4OID}
 };
 
 static OutboxStatement lock_old_lanes = {
@@ -92,30 +96,40 @@ static OutboxStatement lock_old_lanes = {
 static OutboxStatement move_replays = {
 	"update outbox.delivery_exception set lane = $4 + (lane - $2) % $5 where ctid = any (array("
 	" select x.ctid from outbox.delivery_exception x where x.subscription_id = $1 and x.lane >= $2 and x.lane < $3"
-	" and x.status = 'RETRY' and x.replay_no > 0 limit $6))",
+	" and x.status = 'RETRY' and x.replay_no > 0 limit $6 for update skip locked))",
 	6, {INT4OID, INT4OID, INT4OID, INT4OID, INT4OID, INT4OID}
 };
 
 static OutboxStatement select_moving = {
 	"select event_id, replay_no, tenant_id, event_key from outbox.delivery_exception"
-	" where subscription_id = $1 and lane >= $2 and lane < $3",
-	3, {INT4OID, INT4OID, INT4OID}
+	" where subscription_id = $1 and lane >= $2 and lane < $3 and (event_id, replay_no) > ($4, $5)"
+	" order by event_id, replay_no limit $6",
+	6, {INT4OID, INT4OID, INT4OID, UUIDOID, INT2OID, INT4OID}
 };
 
+/* nothing when a person has it */
 static OutboxStatement move_exception = {
-	"update outbox.delivery_exception set lane = $4 where subscription_id = $1 and event_id = $2 and replay_no = $3",
+	"update outbox.delivery_exception set lane = $4 where ctid = (select x.ctid from outbox.delivery_exception x"
+	" where x.subscription_id = $1 and x.event_id = $2 and x.replay_no = $3 for update skip locked)",
 	4, {INT4OID, UUIDOID, INT2OID, INT4OID}
 };
 
 static OutboxStatement select_moving_gates = {
 	"select gate_id, tenant_id, event_key from outbox.gate"
-	" where subscription_id = $1 and lane >= $2 and lane < $3",
-	3, {INT4OID, INT4OID, INT4OID}
+	" where subscription_id = $1 and lane >= $2 and lane < $3 limit $4",
+	4, {INT4OID, INT4OID, INT4OID, INT4OID}
+};
+
+/* made for a delivery that has moved already, when on_review became 'block' meanwhile: nothing is parked behind it */
+static OutboxStatement delete_twin = {
+	"delete from outbox.gate t using outbox.gate g where g.gate_id = $1 and t.subscription_id = g.subscription_id"
+	" and t.lane = $2 and t.tenant_id = g.tenant_id and t.event_key = g.event_key and t.gate_id <> $1 returning t.held_by",
+	2, {INT8OID, INT4OID}
 };
 
 static OutboxStatement move_gate = {
-	"update outbox.gate set lane = $2 where gate_id = $1",
-	2, {INT8OID, INT4OID}
+	"update outbox.gate set lane = $2, held_by = coalesce($3, held_by) where gate_id = $1",
+	3, {INT8OID, INT4OID, UUIDOID}
 };
 
 static OutboxStatement delete_old_lanes = {
@@ -323,46 +337,168 @@ lane_of_event(const Generation *g, const pg_uuid_t *event_id)
 	return lane_of_hash(g, outbox_pattern_key_hash(NULL, 0, (const char *) event_id->data, UUID_LEN));
 }
 
-/* What has not gone well moves to the lanes where its key's next events are. */
-static void
-move_exceptions(const OutboxSubscription *s, const Datum *old, const Generation *next)
+/* where the moving of a generation is: behind this row */
+typedef struct MovePlace
 {
-	Datum		args[4] = {Int32GetDatum(s->id)};
-	uint64		n = outbox_store_run(&select_moving, old, NULL, 0);
+	int32		subscription_id;
+	int32		first_lane;
+	pg_uuid_t	event_id;		/* all zeros: at the beginning */
+	int16		replay_no;
+} MovePlace;
+
+/* Moves these rows of SPI_tuptable, and goes to the last one; returns how many nobody had locked. */
+static uint64
+move_rows(uint64 n, const Generation *next, MovePlace *place)
+{
 	SPITupleTable *rows = SPI_tuptable;
+	Datum		args[4] = {Int32GetDatum(place->subscription_id), UUIDPGetDatum(&place->event_id)};
+	uint64		moved = 0;
 
 	for (uint64 i = 0; i < n; i++)
 	{
 		bool		isnull;
-		pg_uuid_t	id;
 		char	   *key;
 
 		SPI_tuptable = rows;
-		id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
-		args[1] = UUIDPGetDatum(&id);
-		args[2] = outbox_store_value(i, 2, &isnull);
+		place->event_id = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
+		place->replay_no = DatumGetInt16(outbox_store_value(i, 2, &isnull));
+		args[2] = Int16GetDatum(place->replay_no);
 		key = outbox_store_text(i, 4);
-		args[3] = Int32GetDatum(key != NULL ? lane_of_key(next, outbox_store_text(i, 3), key) : lane_of_event(next, &id));
-		outbox_store_run(&move_exception, args, NULL, 0);
+		args[3] = Int32GetDatum(key != NULL ? lane_of_key(next, outbox_store_text(i, 3), key) :
+								lane_of_event(next, &place->event_id));
+		moved += outbox_store_run(&move_exception, args, NULL, 0);
 	}
+	SPI_freetuptable(rows);
+	return moved;
 }
 
-static void
-move_gates(const Datum *old, const Generation *next)
+/*
+ * What has not gone well moves to the lanes where its key's next events are, some of it in each step; there it waits for
+ * the others.  True when there is nothing left, as seen from the beginning by one step: between two of them the lanes
+ * are not locked.
+ */
+static bool
+move_exceptions(const OutboxSubscription *s, const Generation *old, const Generation *next, bool *more)
 {
-	Datum		args[2];
-	uint64		n = outbox_store_run(&select_moving_gates, old, NULL, 0);
+	static MovePlace place = {0};
+	Datum		args[6] = {Int32GetDatum(s->id), Int32GetDatum(old->first_lane), Int32GetDatum(old->first_lane + old->lanes)};
+	MovePlace	beginning = {.subscription_id = s->id, .first_lane = old->first_lane};
+	bool		whole;
+	uint64		n;
+	uint64		moved;
+
+	if (place.subscription_id != s->id || place.first_lane != old->first_lane)
+		place = beginning;
+	whole = memcmp(&place.event_id, &beginning.event_id, sizeof(pg_uuid_t)) == 0;
+	args[3] = UUIDPGetDatum(&place.event_id);
+	args[4] = Int16GetDatum(place.replay_no);
+	args[5] = Int32GetDatum(MOVE_ROWS);
+	n = outbox_store_run(&select_moving, args, NULL, 0);
+	moved = move_rows(n, next, &place);
+	if (n < MOVE_ROWS)
+		place = beginning;
+	*more |= n == MOVE_ROWS || !whole;
+	return whole && n < MOVE_ROWS && moved == n;
+}
+
+/* When no delivery is left behind: whoever settles one looks for the gate in its lane.  True when there is none left. */
+static bool
+move_gates(const OutboxSubscription *s, const Generation *old, const Generation *next, bool *more)
+{
+	Datum		args[4] = {
+		Int32GetDatum(s->id), Int32GetDatum(old->first_lane), Int32GetDatum(old->first_lane + old->lanes),
+		Int32GetDatum(MOVE_ROWS)
+	};
+	uint64		n = outbox_store_run(&select_moving_gates, args, NULL, 0);
 	SPITupleTable *rows = SPI_tuptable;
 
 	for (uint64 i = 0; i < n; i++)
 	{
-		bool		isnull;
+		char		nulls[3] = {' ', ' ', 'n'};
+		bool		isnull = true;
 
 		SPI_tuptable = rows;
 		args[0] = outbox_store_value(i, 1, &isnull);
 		args[1] = Int32GetDatum(lane_of_key(next, outbox_store_text(i, 2), outbox_store_text(i, 3)));
-		outbox_store_run(&move_gate, args, NULL, 0);
+		if (outbox_store_run(&delete_twin, args, NULL, 0) > 0)
+		{
+			args[2] = outbox_store_value(0, 1, &isnull);
+			nulls[2] = isnull ? 'n' : ' ';
+		}
+		outbox_store_run(&move_gate, args, nulls, 0);
 	}
+	*more |= n == MOVE_ROWS;
+	return n < MOVE_ROWS;
+}
+
+/* an external worker's lease of events in the lanes of a generation */
+typedef struct LeasedLanes
+{
+	int32		subscription_id;
+	int32		first_lane;
+	int32		end_lane;
+	int64		lease_id;		/* 0: none, */
+	int64		through;		/* up to this one */
+} LeasedLanes;
+
+static bool
+find_leased(const OutboxClaimLease *lease, void *argument)
+{
+	LeasedLanes *leased = argument;
+
+	if (lease->subscription_id != leased->subscription_id)
+		return true;
+	for (int i = 0; i < lease->count && leased->lease_id == 0; i++)
+	{
+		const OutboxClaimedEvent *event = &lease->events[i];
+
+		if (event->state == CLAIM_HELD && event->lane >= leased->first_lane && event->lane < leased->end_lane)
+			leased->lease_id = lease->lease_id;
+	}
+	return leased->lease_id == 0;
+}
+
+static int64
+newest_lease(void)
+{
+	bool		isnull;
+
+	return outbox_store_run(&select_newest_lease, NULL, NULL, 1) == 0 ? 0 :
+		DatumGetInt64(outbox_store_value(0, 1, &isnull));
+}
+
+/* Of these lanes, and all that is new since is of other subscriptions. */
+static bool
+is_known_unleased(const LeasedLanes *lanes, const LeasedLanes *known)
+{
+	Datum		args[2] = {Int64GetDatum(known->through), Int32GetDatum(lanes->subscription_id)};
+
+	return known->subscription_id == lanes->subscription_id && known->first_lane == lanes->first_lane &&
+		known->lease_id == 0 && outbox_store_run(&any_newer_lease, args, NULL, 1) == 0;
+}
+
+/*
+ * Does an external worker hold events of these lanes, which are locked?  Reads all leases from where those before have
+ * ended, up to the first one, and remembers what it found: whether that one has ended, or those that are new, is
+ * enough to ask next time.  (Numbers are drawn while the lanes are locked.)
+ */
+static bool
+is_leased(const OutboxSubscription *s, const Generation *old, LeasedLanes *known)
+{
+	OutboxDatabase *db = outbox_shmem_my_database();
+	LeasedLanes leased = {
+		.subscription_id = s->id, .first_lane = old->first_lane, .end_lane = old->first_lane + old->lanes
+	};
+	OutboxClaimWalk walk = {
+		.from = db == NULL ? DT_NOBEGIN : outbox_shmem_swept(db), .until = DT_NOEND, .snapshot = SnapshotSelf,
+		.most = INT_MAX, .whole = true, .visit = find_leased, .argument = &leased
+	};
+
+	leased.through = newest_lease();
+	if (!is_known_unleased(&leased, known))
+		outbox_claim_lease_walk(&walk);
+	*known = leased;
+	return leased.lease_id != 0;
 }
 
 static void
@@ -382,9 +518,11 @@ read_generation(uint64 row, Generation *generation)
 static bool
 end_generation(const OutboxSubscription *s, bool *more)
 {
+	static LeasedLanes known = {0};
 	Datum		args[6] = {Int32GetDatum(s->id)};
 	Generation	old;
 	Generation	next;
+	TimestampTz expires_at;
 	bool		isnull;
 
 	if (s->first_lane == 0 || outbox_store_run(&select_generations, args, NULL, 2) < 2)
@@ -396,19 +534,21 @@ end_generation(const OutboxSubscription *s, bool *more)
 	args[1] = Int32GetDatum(old.first_lane);
 	args[2] = Int32GetDatum(old.first_lane + old.lanes);
 	outbox_store_run(&is_drained, args, NULL, 1);
-	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) || outbox_store_run(&select_leased, args, NULL, 1) > 0 ||
-		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) old.lanes)
+	if (!DatumGetBool(outbox_store_value(0, 1, &isnull)) ||
+		(known.subscription_id == s->id && known.first_lane == old.first_lane && known.lease_id != 0 &&
+		 outbox_claim_lease_is_open(known.lease_id, &expires_at)) ||
+		outbox_store_run(&lock_old_lanes, args, NULL, 0) != (uint64) old.lanes || is_leased(s, &old, &known))
 		return false;
 	args[3] = Int32GetDatum(next.first_lane);
 	args[4] = Int32GetDatum(next.lanes);
-	args[5] = Int32GetDatum(MOVE_ROWS);
-	*more |= outbox_store_run(&move_replays, args, NULL, 0) == MOVE_ROWS;
-	if (*more)
-		return false;
-	move_exceptions(s, args, &next);
-	move_gates(args, &next);
-	outbox_store_run(&delete_old_lanes, args, NULL, 0);
-	outbox_wakeup_workers();
+	args[5] = Int32GetDatum(MOVE_REPLAYS);
+	if (outbox_store_run(&move_replays, args, NULL, 0) == MOVE_REPLAYS)
+		*more = true;
+	else if (move_exceptions(s, &old, &next, more) && move_gates(s, &old, &next, more))
+	{
+		outbox_store_run(&delete_old_lanes, args, NULL, 0);
+		outbox_wakeup_workers();
+	}
 	return false;
 }
 

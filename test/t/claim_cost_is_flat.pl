@@ -1,13 +1,14 @@
-# A claim, a look of wait(), an idle poll and a sweep of expired leases cost the same whatever lies beside: events that are
-# done, delayed, in review, parked behind one key and behind many, leased by live holders, leases that have ended, and an
-# expired one that cannot be taken back; with statistics that are absent, of another time, or right, and with generic plans.
-# OUTBOX_TEST_FULL=1: a million of each.
+# A claim, a look of wait(), an idle poll, a sweep of expired leases, a person's call and each step of upkeep cost the same
+# whatever lies beside: events that are done, delayed, in review, to be tried again, parked behind one key and behind many,
+# leased by live holders, leases that have ended, and an expired one that cannot be taken back; with statistics that are
+# absent, of another time, or right, and with generic plans. A lease that expires does not wait for a look at all that have ended.
+# OUTBOX_TEST_FULL=1: a million of each, about six minutes.
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use OutboxEngine;
-use OutboxProcesses qw(within);
+use OutboxProcesses qw(is_unserved within);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -100,6 +101,41 @@ sub is_cheap
 	note(join("\n", @told));
 }
 
+# A person's calls, undone again; the subscription and the event that holds its key are told.
+sub people_are_cheap
+{
+	my ($beside, $subscription, $event) = @_;
+	my @calls = ("outbox.retry('$subscription', '$event')", "outbox.discard('$subscription', '$event', 'a test')", "outbox.replay('$subscription', array['$event']::uuid[])",
+		"outbox.retry_all('$subscription', max_events => 5)", "outbox.pause('$subscription')", "outbox.alter_subscription('$subscription', max_attempts => 7)");
+	my (@told, $bad);
+	for my $call (@calls)
+	{
+		my $try = qq{begin; select pg_stat_statements_reset() \\g /dev/null
+			select $call \\g /dev/null
+			select shared_blks_hit + shared_blks_read from pg_stat_statements where query ~ '^select outbox'; rollback;\n};
+		my @tries = sort { $a <=> $b } split /\n/, sql($node, "set client_min_messages = error;\n" . $try x 5);
+		$bad = 1 if @tries != 5 || $tries[2] >= $buffers;
+		push @told, sprintf('%-100s %s buffers', $call, join(' ', @tries));
+	}
+	ok(!$bad, "a person's calls beside $beside") or diag(join("\n", @told));
+	note(join("\n", @told));
+}
+
+# Each statement of a round of upkeep, and of a worker that has nothing to do, once all is trimmed that is to go.
+sub idle_is_cheap
+{
+	my ($beside) = @_;
+	my $q = q{select round((shared_blks_hit + shared_blks_read) / calls) || ' buffers: ' || left(query, 150) from pg_stat_statements
+		where query ~ 'outbox\.' and (shared_blks_hit + shared_blks_read) / calls >= 500};
+	my @bad;
+	my $took = within(90, sub {
+		sql($node, 'select pg_stat_statements_reset()');
+		within(20, sub { sql($node, q{select count(*) >= 3 from pg_stat_statements where calls > 0 and query ~ 'from outbox\.(parked p where p\.gate_id >|tick o where|lane l where l\.subscription_id = \$1 and \(l\.lane)'}) eq 't' }) or return 0;
+		@bad = split /\n/, sql($node, $q);
+		return !@bad });
+	ok(defined $took, "a round of upkeep and a look for work beside $beside") or diag(join("\n", @bad ? @bad : 'no round was seen: ' . sql($node, q{select string_agg(left(query, 80), ' / ') from pg_stat_statements})));
+}
+
 # The router's own sweep: what it touches of the leases' tables for each one that it takes back.
 sub router_is_cheap
 {
@@ -127,7 +163,7 @@ is_cheap('nothing');
 sql($node, 'analyze');
 
 # a key in review, with all of its later events parked by the claims that came past
-my $hot = $many / 10;
+my $hot = $many;
 sql($node, qq{select count(outbox.publish('e.x', event_key => 'hot')) from generate_series(1, $hot) n});
 drain($node, 120, 'the hot key is routed');
 sql($node, q{do $$ declare t uuid; e uuid; begin
@@ -142,10 +178,12 @@ sql($node, q{do $$ declare t uuid; e uuid; begin
 		commit;
 	end loop; end $$});
 is(sql($node, q{select count(*) from outbox.parked}), $hot - 1, "$hot events of one key wait for a person");
+my $holder = sql($node, q{select event_id from outbox.review_required where subscription = 'key'});
 sql($node, q{call work('none', 1000)});
 sql($node, q{select count(outbox.publish('e.x', event_key => 'k' || n % 400)) from generate_series(1, 20000) n});
 sql($node, q{call outbox.drain('{key,none}')});
 is_cheap("$hot parked behind one key");
+people_are_cheap("$hot parked behind one key", 'key', $holder);
 
 sql($node, qq{select count(outbox.publish('done.x', event_key => 'k' || n % 400)) from generate_series(1, $many) n});
 sql($node, qq{select count(outbox.publish('e.x', deliver_at => '2100-01-01')) from generate_series(1, $many) n});
@@ -162,10 +200,14 @@ for my $subscription ('key', 'none')
 		select $id{$subscription}, lpad((n * 2 + kind)::text, 32, '0')::uuid, n % 16, 1, status, due, 1, '', 'x' || n from generate_series(1, $many) n,
 			(values (0, 'REVIEW_REQUIRED', null::timestamptz), (1, 'RETRY', clock_timestamp() + interval '1 day')) v (kind, status, due)});
 }
+# and some keys of a subscription that is none of these, which are open
 sql($node, qq{with g as (insert into outbox.gate (subscription_id, lane, tenant_id, event_key, held_by, through, created_at)
-		select $id{key}, n % 16, '', 'y' || n, gen_random_uuid(), 0, now() from generate_series(1, 1000) n returning gate_id)
-	insert into outbox.parked select gate_id, n, gen_random_uuid() from g, generate_series(1, $many / 1000) n});
-is_cheap("$many in review, to be tried again, and parked behind 1000 keys");
+		select $id{key}, n % 16, '', 'y' || n, gen_random_uuid(), 0, now() from generate_series(1, $many / 10) n returning gate_id)
+	insert into outbox.parked select gate_id, n, gen_random_uuid() from g, generate_series(1, 10) n;
+	insert into outbox.gate (subscription_id, lane, tenant_id, event_key, through, created_at)
+		select 1000, n % 16, '', 'z' || n, 0, now() from generate_series(1, $many / 10) n});
+is_cheap("$many in review, to be tried again, and parked behind many keys");
+people_are_cheap("$many in review, to be tried again, and parked behind many keys", 'key', $holder);
 
 # held: by real claims where the order is kept, for of these there are no more than lanes
 sql($node, q{do $$ begin for i in 1 .. 6 loop perform outbox.claim('key', 1, '1 day'); commit; end loop; end $$});
@@ -192,11 +234,35 @@ sql($node, q{delete from pg_statistic where starelid in (select oid from pg_clas
 sql($node, q{update pg_class set reltuples = -1, relpages = 0 where relnamespace = 'outbox'::regnamespace});
 is_cheap('all of it, without statistics');
 router_is_cheap('all of it, without statistics', $buffers);
+# a statement's worth of millions was counted at once
+sql($node, 'vacuum outbox.exception_count');
 sql($node, 'analyze');
 is_cheap('all of it, with statistics');
+people_are_cheap('all of it, with statistics', 'key', $holder);
+# a worker looks for what there is to do: with plans made now, and for a subscription with a handler
+sql($node, q{create function nothing(outbox.event) returns void language sql as ''; select outbox.subscribe('handler', '{nothing.#}', 'public.nothing')});
+$node->append_conf('postgresql.conf', 'outbox.workers = 1');
+$node->reload;
+idle_is_cheap('all of it, with statistics');
+$node->append_conf('postgresql.conf', 'outbox.workers = 0');
 
 # ------------------------------------------------------------ a server that knows nothing of what has ended
 
+# what expired while it was down, and one that did before; in between it passes over those that have ended
+sql($node, q{do $$ begin for i in 1 .. 41 loop perform outbox.claim('none', 1, '1 day'); commit; end loop; end $$});
+$node->append_conf('postgresql.conf', 'outbox.dispatch = off');
+$node->reload;
+is_unserved($node, 'postgres', 20, 'nobody takes leases back');
+sql($node, q{with mine as (select lease_id, row_number() over (order by lease_id) as n from outbox.lease, floor where lease_id > floor.floor)
+	update outbox.lease l set expires_at = clock_timestamp() - case when n = 1 then interval '9 min' else '0' end from mine where mine.lease_id = l.lease_id});
+my $before = sql($node, 'select coalesce(max(attempt_id), 0) from outbox.attempt_log');
+my $taken_back = "from outbox.attempt_log where attempt_id > $before and error_code = 'lease_expired'";
+$node->append_conf('postgresql.conf', 'outbox.dispatch = on');
+$node->restart;
+comes_true($node, 120, "select count(*) = 41 $taken_back", 'after a start all are taken back');
+is(sql($node, "select count(*) $taken_back and attempt_id > (select attempt_id $taken_back and event_id = (select event_ids[1] from outbox.lease, floor where lease_id > floor.floor order by lease_id limit 1))"),
+	'0', '  those that expired last before those that did long ago');
+sql($node, 'select settle()');
 $node->restart;
 is_cheap('all of it, while the router passes over what has ended');
 
