@@ -105,6 +105,8 @@ compare_by_id(const void *a, const void *b)
 static void
 sort_by_id(OutboxClaimSettle *settle)
 {
+	if (settle->by_id != NULL)
+		return;
 	settle->by_id = palloc(settle->lease.count * sizeof(int));
 	for (int i = 0; i < settle->lease.count; i++)
 		settle->by_id[i] = i;
@@ -139,35 +141,55 @@ outbox_claim_settle_open(OutboxClaimSettle *settle, const pg_uuid_t *token, bool
 		read_all(settle);
 	settle->now = outbox_settings_now();
 	settle->marked = palloc0(settle->lease.count * sizeof(bool));
-	sort_by_id(settle);
 }
 
-OutboxClaimState
-outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
+/* Where the lease has an event, or -1.  Sorting pays from the second one on. */
+static int
+find_event(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 {
+	const OutboxClaimedEvent *events = settle->lease.events;
 	int			low = 0;
 	int			high = settle->lease.count;
 
-	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease))
-		read_all(settle);
-	settle->was_read = true;
+	if (settle->looks++ == 0)
+	{
+		for (int i = 0; i < high; i++)
+		{
+			if (outbox_event_id_compare(&events[i].event_id, event_id) == 0)
+				return i;
+		}
+		return -1;
+	}
+	sort_by_id(settle);
 	while (low < high)
 	{
 		int			middle = (low + high) / 2;
 		int			index = settle->by_id[middle];
-		int			order = outbox_event_id_compare(&settle->lease.events[index].event_id, event_id);
+		int			order = outbox_event_id_compare(&events[index].event_id, event_id);
 
 		if (order == 0)
-		{
-			settle->marked[index] = true;
-			return settle->lease.events[index].state;
-		}
+			return index;
 		if (order < 0)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	report_not_claimed(event_id);
+	return -1;
+}
+
+OutboxClaimState
+outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
+{
+	int			index;
+
+	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease))
+		read_all(settle);
+	settle->was_read = true;
+	index = find_event(settle, event_id);
+	if (index < 0)
+		report_not_claimed(event_id);
+	settle->marked[index] = true;
+	return settle->lease.events[index].state;
 }
 
 /* All that is held: what is not is nobody's business any more. */
@@ -214,6 +236,12 @@ append_batch(const OutboxClaimSettle *settle, int64 batch_id, int fresh)
 	outbox_store_close_writer(writer);
 }
 
+static int
+compare_receipts(const void *a, const void *b)
+{
+	return outbox_event_id_compare(&((const OutboxReceipt *) a)->event_id, &((const OutboxReceipt *) b)->event_id);
+}
+
 /* The marked ones that are held, in the order of their ids. */
 static int
 list_receipts(const OutboxClaimSettle *settle, OutboxReceipt *receipts)
@@ -222,14 +250,15 @@ list_receipts(const OutboxClaimSettle *settle, OutboxReceipt *receipts)
 
 	for (int i = 0; i < settle->lease.count; i++)
 	{
-		const OutboxClaimedEvent *event = &settle->lease.events[settle->by_id[i]];
+		const OutboxClaimedEvent *event = &settle->lease.events[i];
 
-		if (!settle->marked[settle->by_id[i]] || event->state != CLAIM_HELD)
+		if (!settle->marked[i] || event->state != CLAIM_HELD)
 			continue;
 		receipts[n].event_id = event->event_id;
 		receipts[n].replay_no = event->replay_no;
 		receipts[n++].attempts = event->attempts;
 	}
+	qsort(receipts, n, sizeof(OutboxReceipt), compare_receipts);
 	return n;
 }
 
@@ -596,6 +625,7 @@ outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure
 static void
 bar_marked(OutboxClaimSettle *settle)
 {
+	sort_by_id(settle);
 	for (int i = 0; i < settle->lease.count; i++)
 	{
 		int			index = settle->by_id[i];

@@ -17,7 +17,8 @@ typedef struct OutboxClaimSettle
 	const OutboxSubscription *subscription;
 	OutboxPatience patience;
 	TimestampTz now;
-	int		   *by_id;			/* the lease's events in the order of their ids */
+	int		   *by_id;			/* the lease's events in the order of their ids, once that was wanted */
+	int			looks;			/* at events by their ids */
 	bool	   *marked;			/* which of them the call is about */
 	bool		was_read;		/* what has failed or gone back is known; and what is completed, if it matters */
 } OutboxClaimSettle;

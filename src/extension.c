@@ -4,7 +4,7 @@
  *
  * The catalogs are asked each time, by direct scans: a stale answer after DROP
  * EXTENSION would be worse than the microseconds saved.  Only the incarnation is
- * remembered, since every publish() needs it.
+ * remembered, since every publish() needs it, and which relations our names are, until one of them changes.
  */
 #include "outbox.h"
 
@@ -24,6 +24,7 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -38,6 +39,14 @@ static OutboxIncarnation known_incarnation;
 static bool incarnation_valid = false;
 static uint64 incarnation_invalidations = 0;
 static Oid	incarnation_relid = InvalidOid;
+
+typedef struct KnownRelation
+{
+	char		name[NAMEDATALEN];
+	Oid			relid;
+} KnownRelation;
+
+static HTAB *known_relations = NULL;
 
 /* ---------------------------------------------------------------- catalogs */
 
@@ -74,8 +83,47 @@ outbox_extension_lookup(OutboxExtension *extension)
 	return OidIsValid(extension->oid);
 }
 
-Oid
-outbox_extension_relid(const char *relname)
+/* ---------------------------------------------------------------- relations */
+
+static void
+forget_incarnation(Oid relid)
+{
+	if (relid != InvalidOid && relid != incarnation_relid)
+		return;
+	incarnation_valid = false;
+	incarnation_invalidations++;
+}
+
+static void
+forget_relation(Datum arg, Oid relid)
+{
+	HASH_SEQ_STATUS all;
+	KnownRelation *known;
+
+	forget_incarnation(relid);
+	if (known_relations == NULL)
+		return;
+	hash_seq_init(&all, known_relations);
+	while ((known = hash_seq_search(&all)) != NULL)
+	{
+		if (relid == InvalidOid || relid == known->relid)
+			hash_search(known_relations, known->name, HASH_REMOVE, NULL);
+	}
+}
+
+static void
+listen_for_changes(void)
+{
+	static bool registered = false;
+
+	if (registered)
+		return;
+	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
+	registered = true;
+}
+
+static Oid
+find_relation(const char *relname)
 {
 	Oid			schema = get_namespace_oid(OUTBOX_SCHEMA, true);
 	Oid			relid = OidIsValid(schema) ? get_relname_relid(relname, schema) : InvalidOid;
@@ -85,6 +133,28 @@ outbox_extension_relid(const char *relname)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist", OUTBOX_SCHEMA, relname),
 				 errhint("The extension \"%s\" is not installed in this database, or not completely.", OUTBOX_LIBRARY)));
+	return relid;
+}
+
+Oid
+outbox_extension_relid(const char *relname)
+{
+	KnownRelation *known;
+	Oid			relid;
+
+	listen_for_changes();
+	if (known_relations == NULL)
+	{
+		HASHCTL		control = {.keysize = NAMEDATALEN, .entrysize = sizeof(KnownRelation)};
+
+		known_relations = hash_create("outbox relations", 64, &control, HASH_ELEM | HASH_STRINGS);
+	}
+	known = hash_search(known_relations, relname, HASH_FIND, NULL);
+	if (known != NULL)
+		return known->relid;
+	relid = find_relation(relname);
+	known = hash_search(known_relations, relname, HASH_ENTER, NULL);
+	known->relid = relid;
 	return relid;
 }
 
@@ -194,15 +264,6 @@ outbox_extension_settle_upgrade(void)
 
 /* ---------------------------------------------------------------- incarnation */
 
-static void
-forget_incarnation(Datum arg, Oid relid)
-{
-	if (relid != InvalidOid && relid != incarnation_relid)
-		return;
-	incarnation_valid = false;
-	incarnation_invalidations++;
-}
-
 /*
  * Without a row in outbox.incarnation nothing is ever routed.  When something was, a restore has
  * lost that row, and whose transaction ids these are nobody can say: not this cluster's.
@@ -264,17 +325,11 @@ check_version(void)
 static void
 load_incarnation(void)
 {
-	static bool registered = false;
 	uint64		invalidations;
 	uint64		system_identifier;
 	Oid			database;
 	int			newest;
 
-	if (!registered)
-	{
-		CacheRegisterRelcacheCallback(forget_incarnation, (Datum) 0);
-		registered = true;
-	}
 	incarnation_relid = outbox_extension_relid("incarnation");
 	check_version();
 	invalidations = incarnation_invalidations;
