@@ -6,6 +6,8 @@
  * reach (waiters.c), and at the time when something it knows of is due.  Otherwise it compares
  * counts in shared memory once a poll interval, and looks at the tables again only when these
  * have changed, or every few seconds, for what nobody announces: a transaction that was prepared elsewhere.
+ * What an open transaction has locked is not there yet, and its end is not announced: that is looked at more
+ * often, at growing distances, so that neither the session nor a client that claims in vain goes round without a pause.
  */
 #include "outbox.h"
 
@@ -38,6 +40,7 @@
 
 #define NAMES_MAX		1000
 #define FULL_LOOK_US	(5 * USECS_PER_SEC) /* in case something was not announced */
+#define FIRST_STEP_US	1000	/* until what is locked is looked at again */
 
 PG_FUNCTION_INFO_V1(outbox_wait);
 
@@ -52,6 +55,7 @@ typedef struct Wait
 	int64		deadline;		/* these are outbox_settings_ticks() */
 	int64		poll_at;		/* when news for which another one was woken is looked at */
 	int64		full_look_at;
+	int64		step;			/* since there is something that is locked: from one look to the next */
 	TimestampTz next_due;		/* by the extension's clock */
 } Wait;
 
@@ -182,6 +186,18 @@ may_hope(Wait *wait)
 	return true;
 }
 
+static void
+plan_next_look(Wait *wait, const OutboxClaimLook *reasons)
+{
+	int64		ticks = outbox_settings_ticks();
+	int64		interval = (int64) outbox_poll_interval * 1000;
+
+	wait->next_due = reasons->next_due;
+	wait->poll_at = ticks + interval;
+	wait->step = reasons->busy ? Min(Max(2 * wait->step, FIRST_STEP_US), interval) : 0;
+	wait->full_look_at = ticks + (reasons->busy ? wait->step : Max(FULL_LOOK_US, interval));
+}
+
 static bool
 look(Wait *wait)
 {
@@ -190,21 +206,19 @@ look(Wait *wait)
 	OutboxSubscription *all;
 	int			n;
 	TimestampTz now = outbox_settings_now();
-	bool		expired = false;
+	OutboxClaimLook reasons = {.next_due = DT_NOEND};
 	bool		ready = false;
 
 	outbox_waiters_begin_look();
-	wait->next_due = DT_NOEND;
 	begin_own_transaction(&session);
 	outbox_procedure_refuse_held(&incarnation);
 	n = outbox_subscription_all(&all);
 	for (int i = 0; i < wait->count && !ready; i++)
-		ready = outbox_claimable_look(check_subscription(wait, all, n, wait->names[i]), now, &wait->next_due, &expired);
+		ready = outbox_claimable_look(check_subscription(wait, all, n, wait->names[i]), now, &reasons);
 	end_own_transaction(&session);
 
-	wait->poll_at = outbox_settings_ticks() + (int64) outbox_poll_interval * 1000;
-	wait->full_look_at = outbox_settings_ticks() + Max(FULL_LOOK_US, (int64) outbox_poll_interval * 1000);
-	return ready || (expired && may_hope(wait));
+	plan_next_look(wait, &reasons);
+	return ready || (reasons.expired && may_hope(wait));
 }
 
 /* ---------------------------------------------------------------- sleeping */
@@ -225,6 +239,7 @@ time_to_sleep(Wait *wait, int64 ticks)
 {
 	int64		us = Min((int64) outbox_poll_interval * 1000, wait->deadline - ticks);
 
+	us = Min(us, wait->full_look_at - ticks);
 	if (wait->next_due != DT_NOEND)
 		us = Min(us, wait->next_due - outbox_settings_now());
 	return (long) Max(us / 1000 + 1, 1);

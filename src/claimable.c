@@ -6,6 +6,8 @@
  */
 #include "outbox.h"
 
+#include "access/tableam.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -141,21 +143,21 @@ has_entries(const OutboxClaimView *view, const OutboxClaimLane *lane)
 	return found;
 }
 
-/* Other than at open gates. */
+/* Other than at open gates.  busy: see outbox_exception_has_due(). */
 static bool
-has_direct_work(const OutboxClaimView *view, OutboxClaimLane *lane)
+has_direct_work(const OutboxClaimView *view, OutboxClaimLane *lane, bool *busy)
 {
 	lane->cursor = lane->reached = outbox_claimable_cursor(view, lane);
 	return has_entries(view, lane) ||
-		(view->any_retry && outbox_exception_has_due(view->s, lane->lane, false, view->now)) ||
-		(view->any_replay && outbox_exception_has_due(view->s, lane->lane, true, view->now)) ||
+		(view->any_retry && outbox_exception_has_due(view->s, lane->lane, false, view->now, busy)) ||
+		(view->any_replay && outbox_exception_has_due(view->s, lane->lane, true, view->now, busy)) ||
 		(view->any_ended && outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", view->s->id, lane->lane));
 }
 
 bool
 outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane)
 {
-	return has_direct_work(view, lane) ||
+	return has_direct_work(view, lane, NULL) ||
 		(view->any_open_gate && outbox_claimable_has_row("gate", "gate_open", view->s->id, lane->lane));
 }
 
@@ -218,9 +220,23 @@ note_due(const OutboxClaimView *view, const OutboxClaimLane *lane, const char *i
 	outbox_store_end_scan(&scan);
 }
 
+/* A claim passes over a lane whose row is locked: by another one that is open, say. */
+static bool
+is_held(const OutboxClaimLane *lane)
+{
+	Relation	rel = outbox_store_open(outbox_extension_relid("lane"), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ItemPointerData tid = lane->tid;
+	bool		held = table_tuple_fetch_row_version(rel, &tid, SnapshotSelf, slot) && outbox_store_is_held(slot);
+
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	return held;
+}
+
 /* Is there something in the lane, or when may there be? */
 static bool
-look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *next_due, bool *expired)
+look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, OutboxClaimLook *look)
 {
 	int64		newest;
 	TimestampTz expires_at;
@@ -228,23 +244,26 @@ look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, TimestampTz *ne
 	if (!outbox_claimable_is_free(view, lane, &newest, &expires_at))
 	{
 		if (expires_at <= view->now)
-			*expired = true;
+			look->expired = true;
 		else
-			*next_due = Min(*next_due, expires_at);
+			look->next_due = Min(look->next_due, expires_at);
 		return false;
 	}
-	if (has_direct_work(view, lane) || (view->any_open_gate && has_parked(view, lane)))
-		return true;
+	if (has_direct_work(view, lane, &look->busy) || (view->any_open_gate && has_parked(view, lane)))
+	{
+		if (!is_held(lane))
+			return true;
+		look->busy = true;
+	}
 	if (view->any_retry)
-		note_due(view, lane, "delivery_exception_live_due", next_due);
+		note_due(view, lane, "delivery_exception_live_due", &look->next_due);
 	if (view->any_replay)
-		note_due(view, lane, "delivery_exception_replay_due", next_due);
+		note_due(view, lane, "delivery_exception_replay_due", &look->next_due);
 	return false;
 }
 
 bool
-outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due,
-					  bool *expired)
+outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, OutboxClaimLook *look)
 {
 	OutboxClaimView view;
 	OutboxOutage outage;
@@ -254,13 +273,18 @@ outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, T
 	outbox_outage_read(subscription, &outage);
 	if (outbox_outage_holds(&outage, now))
 	{
-		*next_due = Min(*next_due, outage.until);
+		look->next_due = Min(look->next_due, outage.until);
+		return false;
+	}
+	if (outage.busy)
+	{
+		look->busy = true;
 		return false;
 	}
 	outbox_claimable_view(&view, subscription, now);
 	for (int i = 0; i < view.nlanes; i++)
 	{
-		if (look_at_lane(&view, &view.lanes[i], next_due, expired))
+		if (look_at_lane(&view, &view.lanes[i], look))
 			return true;
 	}
 	return false;

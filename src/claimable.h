@@ -63,12 +63,15 @@ extern bool outbox_claimable_has_row(const char *relname, const char *index, int
 
 #define OUTBOX_GATE_KEY_INDEX "gate_subscription_id_lane_tenant_id_event_key_key"
 
-/*
- * Would claim() find something in the subscription?  If not, *next_due becomes the time, if any before it, at
- * which it may without anybody's doing; *expired becomes true when a lease has expired, which a claim takes back if
- * nobody has it locked.
- */
-extern bool outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, TimestampTz *next_due,
-								  bool *expired);
+/* why there is nothing to claim */
+typedef struct OutboxClaimLook
+{
+	TimestampTz next_due;		/* without anybody's doing there may be something then */
+	bool		expired;		/* a lease, which a claim takes back if nobody has it locked */
+	bool		busy;			/* there is something, which an open transaction has locked */
+} OutboxClaimLook;
+
+/* Would claim() find something in the subscription?  If not, what is found of the reasons is added. */
+extern bool outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, OutboxClaimLook *look);
 
 #endif							/* OUTBOX_CLAIMABLE_H */

@@ -385,7 +385,7 @@ has_turn(const OutboxSubscription *s, const OutboxException *x)
 }
 
 bool
-outbox_exception_has_due(const OutboxSubscription *s, int32 lane, bool replay, TimestampTz now)
+outbox_exception_has_due(const OutboxSubscription *s, int32 lane, bool replay, TimestampTz now, bool *busy)
 {
 	OutboxScan	scan;
 	bool		found = false;
@@ -397,6 +397,11 @@ outbox_exception_has_due(const OutboxSubscription *s, int32 lane, bool replay, T
 
 		read_exception(scan.slot, &x);
 		found = has_turn(s, &x);
+		if (found && busy != NULL && outbox_store_is_held(scan.slot))
+		{
+			*busy = true;
+			found = false;
+		}
 	}
 	outbox_store_end_scan(&scan);
 	return found;

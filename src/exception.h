@@ -95,8 +95,11 @@ extern bool outbox_exception_exists(int32 subscription_id, const pg_uuid_t *even
 extern void outbox_exception_write(OutboxException *x);
 extern void outbox_exception_delete(OutboxException *x);
 
-/* is there a RETRY row of the lane that a claim may take?  replay: of the replays, else of the live ones */
-extern bool outbox_exception_has_due(const OutboxSubscription *s, int32 lane, bool replay, TimestampTz now);
+/*
+ * Is there a RETRY row of the lane that a claim may take?  replay: of the replays, else of the live ones.
+ * busy, unless it is NULL: those that somebody has locked do not count, and set it.
+ */
+extern bool outbox_exception_has_due(const OutboxSubscription *s, int32 lane, bool replay, TimestampTz now, bool *busy);
 
 /*
  * RETRY rows of a lane that are due, the first ones first, that nobody has locked and whose key has no older

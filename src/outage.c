@@ -86,7 +86,10 @@ outbox_outage_read(const OutboxSubscription *s, OutboxOutage *outage)
 	outage->until = DT_NOBEGIN;
 	begin_scan(&scan, s->id);
 	if (outbox_store_next(&scan, true))
+	{
 		read_outage(scan.slot, outage);
+		outage->busy = outage->level > 0 && outbox_store_is_held(scan.slot);
+	}
 	outbox_store_end_scan(&scan);
 }
 

@@ -11,6 +11,7 @@ typedef struct OutboxOutage
 	int			failures;		/* events in a row */
 	int			level;			/* above 0: the guard is up */
 	TimestampTz until;			/* the next probe not before; DT_NOBEGIN: not set */
+	bool		busy;			/* somebody settles, and may end it: no probe meanwhile */
 } OutboxOutage;
 
 extern void outbox_outage_read(const OutboxSubscription *s, OutboxOutage *outage);

@@ -8,6 +8,7 @@
  */
 #include "outbox.h"
 
+#include "access/multixact.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -15,6 +16,8 @@
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -172,6 +175,27 @@ outbox_store_lock(Relation rel, const ItemPointerData *tid, LockTupleMode mode, 
 		default:
 			return ROW_GONE;
 	}
+}
+
+bool
+outbox_store_is_held(TupleTableSlot *slot)
+{
+	Buffer		buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
+	HeapTupleHeader header = ((BufferHeapTupleTableSlot *) slot)->base.tuple->t_data;
+	TransactionId xmax;
+	uint16		infomask;
+
+	Assert(TTS_IS_BUFFERTUPLE(slot) && BufferIsValid(buffer));
+	/* the two belong together */
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	xmax = HeapTupleHeaderGetRawXmax(header);
+	infomask = header->t_infomask;
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	if (infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (infomask & HEAP_XMAX_IS_MULTI)
+		return MultiXactIdIsRunning(xmax, HEAP_XMAX_IS_LOCKED_ONLY(infomask));
+	return TransactionIdIsInProgress(xmax);
 }
 
 /* ---------------------------------------------------------------- scanning */

@@ -87,6 +87,9 @@ typedef enum OutboxRowLock
  */
 extern OutboxRowLock outbox_store_lock(Relation rel, const ItemPointerData *tid, LockTupleMode mode, TupleTableSlot *slot);
 
+/* Has a transaction that is still open locked the row in the slot, or replaced it?  As a scan returned it; locks nothing. */
+extern bool outbox_store_is_held(TupleTableSlot *slot);
+
 /* the primary key's index */
 extern Oid	outbox_store_primary_key(Oid relid);
 

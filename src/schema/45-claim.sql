@@ -47,7 +47,7 @@ revoke all on function outbox.claim(text, integer, interval, text, uuid) from pu
 comment on function outbox.claim(text, integer, interval, text, uuid) is
 'Takes events of a subscription without a handler, in the order of their keys, and holds them under a lease, whose token is in every row, until they are settled or the lease expires. Call it in a transaction of its own, as "select * from outbox.claim(...)", and fetch all rows: those that are not fetched are held too. Returns no row when nothing can be had: nothing waits, others hold it, the subscription is paused or its outage guard is up.
 max_events: 1-1000; fewer come when their payloads have more than 8 MB. lease_duration: more than 0, at most 1 day; null: that of the subscription. worker: at most 255 bytes, shown in the views. Each claim uses an attempt of its events. An event whose lease expired comes alone. Works also with outbox.dispatch = off, for what has been routed.
-ack: the token of an earlier lease; what it still holds is completed first, as by outbox.ack_all(), in the same transaction, so that a batch costs one call and one commit.
+ack: null, or the token of an earlier lease; what it still holds is completed first, as by outbox.ack_all(), in the same transaction, so that a batch costs one call and one commit. A transaction that has claimed cannot be prepared (0A000).
 Errors: 42704 no such subscription; 55000 it has a handler, or ack names a lease of this very transaction; OB001 the lease of ack is lost, 55P03 another open transaction settles its events: nothing of the call has happened then; 22023, 22004 an argument out of its rules; 25006 a read-only transaction or standby; OB006 deliveries are held until outbox.activate(). Cost: some index probes a lane, and an index probe or two for each event.';
 
 create function outbox.ack(lease_token uuid, event_ids uuid[])
@@ -97,7 +97,7 @@ language c volatile
 as 'MODULE_PATHNAME', 'outbox_extend';
 revoke all on function outbox.extend(uuid, interval) from public;
 comment on function outbox.extend(uuid, interval) is
-'Lets a lease end lease_duration from now (more than 0, at most 1 day; null: that of the subscription), unless it ends later already. Returns when it ends. Errors: OB001 the lease is lost, or all its events are settled; 22023 out of range; 55000, 55P03 as outbox.ack().';
+'Lets a lease end lease_duration from now (more than 0, at most 1 day; null: that of the subscription), unless it ends later already. Returns when it ends. A transaction that has extended a lease cannot be prepared (0A000). Errors: OB001 the lease is lost, or all its events are settled; 22023 out of range; 55000, 55P03 as outbox.ack().';
 
 create function outbox.release(lease_token uuid, event_ids uuid[], delay interval default null)
 returns integer

@@ -157,5 +157,52 @@ subtest 'an expired lease that cannot be had just now' => sub {
 	agrees('busy', 'f', 'it is done');
 };
 
+# Nothing can be claimed of it, so nobody is told to: a client that waits and claims would spin until that transaction ends.
+subtest 'what an open transaction has locked' => sub {
+	my $holder = $node->background_psql('postgres', on_error_stop => 0);
+	for my $ordering ('key', 'none')
+	{
+		my $name = "locked_$ordering";
+		sql($node, "select outbox.subscribe('$name', array['$name'], ordering => '$ordering', lanes => 1)");
+		publish($name, 'a', 'b');
+		$holder->query_safe("begin; select count(*) from outbox.claim('$name', 1)");
+		agrees($name, 'f', 'an open claim has the only lane');
+		my $s = start($name);
+		$holder->query_safe('rollback');
+		wakes($s, 'rolled back', 0, 3);
+		agrees($name, 't', 'the lane is free');
+
+		my $token = claim($name, 2, '1 hour');
+		my $first = sql($node, "select outbox.fail('$token', event_id, retry_after => '0') is not null, event_id from outbox.delivery where subscription = '$name' order by event_id limit 1");
+		$first =~ s/^t\|//;
+		sql($node, "select outbox.ack_all('$token')");
+		agrees($name, 't', 'a retry is due');
+		$holder->query_safe("begin; select outbox.discard('$name', '$first', 'test')");
+		agrees($name, 'f', 'somebody is about to give it up');
+		$s = start($name);
+		$holder->query_safe('rollback');
+		wakes($s, 'not given up', 0, 3);
+	}
+
+	sql($node, q{select outbox.subscribe('outage', '{outage}', ordering => 'none', lanes => 1, max_attempts => 1, backoff_base => '100 ms', backoff_max => '100 ms')});
+	publish('outage', 'a' .. 'h');
+	for (1 .. 5)
+	{
+		my $token = claim('outage', 1, '1 hour');
+		sql($node, "select outbox.fail('$token', event_id) from outbox.delivery where subscription = 'outage' and status = 'IN_PROGRESS'");
+	}
+	my $until = q{select outage_level > 0 and outage_until < clock_timestamp() from outbox.subscription_state join outbox.subscription using (subscription_id) where subscription = 'outage'};
+	comes_true($node, 5, $until, 'an outage, and time for a probe');
+	my $token = claim('outage', 1, '1 hour');
+	$holder->query_safe("begin; select outbox.ack_all('$token')");
+	comes_true($node, 5, $until, 'time for another one');
+	agrees('outage', 'f', 'the first one is being acknowledged');
+	my $s = start('outage');
+	$holder->query_safe('commit');
+	wakes($s, 'acknowledged', 0, 3);
+	agrees('outage', 't', 'the outage is over');
+	$holder->quit;
+};
+
 is(join("\n", complaints($node)), '', 'without a complaint');
 done_testing();
