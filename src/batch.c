@@ -107,6 +107,15 @@ reader_snapshot(OutboxEventReader *reader)
 }
 
 static void
+reader_open(OutboxEventReader *reader)
+{
+	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
+							reader->segment.kept ? SnapshotSelf : reader_snapshot(reader), 1);
+	reader->nblocks = 0;
+	reader->open = true;
+}
+
+static void
 reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 {
 	if (reader->open && outbox_event_id_compare(id, &reader->segment.from) >= 0 &&
@@ -114,10 +123,19 @@ reader_move_to(OutboxEventReader *reader, const pg_uuid_t *id)
 		return;
 	outbox_batch_close_reader(reader);
 	outbox_segment_find(id, &reader->segment);
-	outbox_store_begin_scan(&reader->scan, reader->segment.event_log, reader->segment.event_log_pk,
-							reader->segment.kept ? SnapshotSelf : reader_snapshot(reader), 1);
-	reader->nblocks = 0;
-	reader->open = true;
+	reader_open(reader);
+}
+
+/* Not in its segment: with what was kept of it, for this event alone. */
+static bool
+reader_turn_to_kept(OutboxEventReader *reader)
+{
+	if (!outbox_segment_turn_to_kept(&reader->segment))
+		return false;
+	outbox_batch_close_reader(reader);
+	reader_open(reader);
+	reader->segment.to = reader->segment.from;
+	return true;
 }
 
 /*
@@ -149,12 +167,15 @@ outbox_batch_read_event(OutboxEventReader *reader, const pg_uuid_t *id, const It
 		*slot = reader->scan.slot;
 		return true;
 	}
-	outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&reader->scan);
-	if (!outbox_store_next(&reader->scan, true))
-		return false;
-	*slot = reader->scan.slot;
-	return true;
+	do
+	{
+		outbox_store_set_key(&reader->scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+		outbox_store_rescan(&reader->scan);
+		*slot = reader->scan.slot;
+		if (outbox_store_next(&reader->scan, true))
+			return true;
+	} while (reader_turn_to_kept(reader));
+	return false;
 }
 
 void

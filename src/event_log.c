@@ -255,21 +255,35 @@ outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int 
 	outbox_wakeup_router();
 }
 
+bool
+outbox_event_log_find(const pg_uuid_t *id, bool latest, OutboxScan *scan)
+{
+	OutboxSegment segment;
+
+	outbox_segment_find(id, &segment);
+	do
+	{
+		outbox_store_begin_scan(scan, segment.event_log, segment.event_log_pk,
+								latest ? SnapshotSelf : outbox_segment_snapshot(&segment), 1);
+		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
+		outbox_store_rescan(scan);
+		if (outbox_store_next(scan, true))
+			return true;
+		outbox_store_end_scan(scan);
+	} while (outbox_segment_turn_to_kept(&segment));
+	return false;
+}
+
 /* In SQL it would be a probe of every segment, since the planner cannot know that the ids are ranges. */
 bool
 outbox_event_log_read(const pg_uuid_t *id, int column, bool latest, Datum *value)
 {
-	OutboxSegment segment;
 	OutboxScan	scan;
-	bool		isnull = true;
+	bool		isnull;
 
-	outbox_segment_find(id, &segment);
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk,
-							latest ? SnapshotSelf : outbox_segment_snapshot(&segment), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-		*value = slot_getattr(scan.slot, column + 1, &isnull);
+	if (!outbox_event_log_find(id, latest, &scan))
+		return false;
+	*value = slot_getattr(scan.slot, column + 1, &isnull);
 	if (!isnull)
 		*value = copy_value(*value, TupleDescAttr(scan.slot->tts_tupleDescriptor, column));
 	outbox_store_end_scan(&scan);

@@ -4,6 +4,7 @@
 
 #include "outbox.h"
 #include "guard.h"
+#include "store.h"
 
 /*
  * Give a checked draft its id and write it; the router is woken after the commit.  False when an
@@ -13,6 +14,9 @@ extern bool outbox_event_log_append(OutboxDraft *draft, pg_uuid_t *id);
 
 /* The same for many; *current is the number, from 1, of the one at hand. */
 extern void outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int *current);
+
+/* The row of an event, in the scan's slot until the caller ends the scan; false when it is not in the log. latest: as below. */
+extern bool outbox_event_log_find(const pg_uuid_t *id, bool latest, OutboxScan *scan);
 
 /*
  * One column (EV_*) of an event, palloc'd, by one index probe; false when it is null, or the event is not in the

@@ -139,17 +139,17 @@ static OutboxStatement select_needed_of = {
 };
 
 static OutboxStatement mark_archived = {
-	"update outbox.segment set archived_at = $2 where from_id = $1",
+	"update outbox.segment set archived_at = $2 where from_id = $1 and sealed",
 	2, {UUIDOID, TIMESTAMPTZOID}
 };
 
 static OutboxStatement mark_dropped = {
-	"update outbox.segment set events_dropped_at = $2 where from_id = $1 and events_dropped_at is null",
+	"update outbox.segment set events_dropped_at = $2 where from_id = $1 and sealed and events_dropped_at is null",
 	2, {UUIDOID, TIMESTAMPTZOID}
 };
 
 static OutboxStatement delete_segment = {
-	"delete from outbox.segment where from_id = $1",
+	"delete from outbox.segment where from_id = $1 and events_dropped_at is not null",
 	1, {UUIDOID}
 };
 
@@ -391,7 +391,7 @@ drop_events(const Expired *segment, Oid event_log, Needed *needed)
 	Datum		args[2] = {UUIDPGetDatum(&segment->from), TimestampTzGetDatum(outbox_settings_now())};
 
 	if (outbox_store_run(&mark_dropped, args, NULL, 0) == 0)
-		return false;			/* another run was first */
+		return false;			/* another run was first, or it was opened again */
 	sort_needed(needed);
 	(void) move_rows(event_log, outbox_extension_relid("event_log_kept"), needed->count, needed->ids);
 	outbox_retired_add(event_log, "event_log");
@@ -460,7 +460,7 @@ outbox_retention_drop_receipts(OutboxPass *pass)
 	}
 	from = UUIDPGetDatum(&segment.from);
 	if (outbox_store_run(&delete_segment, &from, NULL, 0) == 0)
-		return true;			/* another run was first */
+		return true;			/* another run was first, or it was opened again */
 	ids = list_kept_events(&segment, &count);
 	(void) move_rows(receipt_log, outbox_extension_relid("receipt_log_kept"), count, ids);
 	outbox_retired_add(receipt_log, "receipt_log");

@@ -38,6 +38,7 @@
 #include "utils/xid8.h"
 
 #include "candidate.h"
+#include "event_log.h"
 #include "exception_count.h"
 #include "extension.h"
 #include "placement.h"
@@ -567,7 +568,6 @@ run_catch_up(void)
 static void
 route_due(OutboxPlacement *placement, int32 subscription_id, const pg_uuid_t *id)
 {
-	OutboxSegment segment;
 	OutboxScan	scan;
 
 	for (int i = 0; i < placement->nsubscriptions; i++)
@@ -575,17 +575,12 @@ route_due(OutboxPlacement *placement, int32 subscription_id, const pg_uuid_t *id
 		if (placement->subscriptions[i].id == subscription_id)
 			outbox_placement_count_delayed(placement, i, -1);
 	}
-	outbox_segment_find(id, &segment);
-	outbox_store_begin_scan(&scan, segment.event_log, segment.event_log_pk, outbox_segment_snapshot(&segment), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, UUIDPGetDatum(id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
+	if (!outbox_event_log_find(id, false, &scan))
+		return;
+	for (int i = 0; i < placement->nsubscriptions; i++)
 	{
-		for (int i = 0; i < placement->nsubscriptions; i++)
-		{
-			if (placement->subscriptions[i].id == subscription_id)
-				outbox_placement_put_entry(placement, &placement->subscriptions[i], scan.slot, id);
-		}
+		if (placement->subscriptions[i].id == subscription_id)
+			outbox_placement_put_entry(placement, &placement->subscriptions[i], scan.slot, id);
 	}
 	outbox_store_end_scan(&scan);
 }

@@ -401,6 +401,20 @@ outbox_segment_hold(const OutboxSegment *segment)
 	return now.event_log == segment->event_log;
 }
 
+bool
+outbox_segment_turn_to_kept(OutboxSegment *segment)
+{
+	Oid			none;
+
+	if (segment->kept)
+		return false;
+	segment->kept = true;
+	segment->event_log = outbox_extension_relid("event_log_" KEPT);
+	LockRelationOid(segment->event_log, AccessShareLock);
+	(void) find_indexes(segment->event_log, &segment->event_log_pk, -1, &none);
+	return true;
+}
+
 Snapshot
 outbox_segment_snapshot(const OutboxSegment *segment)
 {
@@ -622,7 +636,7 @@ make_segment(OutboxIdTime time)
 	outbox_event_id_floor(from_time, &from);
 	outbox_event_id_floor(to_time, &to);
 	outbox_extension_record_incarnation();
-	outbox_segment_make_tables(name, &from, &to);
+	outbox_segment_make_tables(name, &from, &to, false);
 	insert_segment_row(name, &from, &to);
 	ereport(DEBUG1, (errmsg_internal("made segment \"%s\" of the event log", name)));
 }
@@ -677,7 +691,7 @@ outbox_segment_make_ahead(int days)
 	return true;
 }
 
-/* Under the lock: nobody else changes the row. */
+/* Under the lock: nobody else changes the row.  What is not sealed any more has its events, and is to be archived again. */
 static void
 change_segment_row(const pg_uuid_t *from, uint64 past_xid, bool sealed)
 {
@@ -697,6 +711,8 @@ change_segment_row(const pg_uuid_t *from, uint64 past_xid, bool sealed)
 	values[SEG_PAST_XID] = FullTransactionIdGetDatum(FullTransactionIdFromU64(past_xid));
 	nulls[SEG_PAST_XID] = (past_xid == 0);
 	values[SEG_SEALED] = BoolGetDatum(sealed);
+	if (!sealed)
+		nulls[SEG_ARCHIVED_AT] = nulls[SEG_EVENTS_DROPPED_AT] = true;
 	if (!outbox_store_delete(scan.rel, &scan.slot->tts_tid))
 		elog(ERROR, "a segment of the event log was changed by somebody else");
 	writer = outbox_store_open_writer(cache_relid);
@@ -730,9 +746,19 @@ outbox_segment_adopt_all(void)
 
 /* ---------------------------------------------------------------- what a publisher needs */
 
+/* One that was taken to be past, before the clock went back; retention may have dropped its events since. */
+static void
+open_again(const SegmentEntry *past)
+{
+	SegmentEntry entry = *past;
+
+	if (entry.segment.kept)
+		outbox_segment_make_tables(entry.name, &entry.segment.from, &entry.segment.to, true);
+	change_segment_row(&entry.segment.from, 0, false);
+}
+
 /*
- * In this transaction: make the segment of an id when it is missing; open it again when it was
- * taken to be past, as the clock went back.  False when the lock was not to be had.
+ * In this transaction: make the segment of an id when it is missing, or open it again.  False when the lock was not to be had.
  */
 bool
 outbox_segment_provide(const pg_uuid_t *id, bool wait)
@@ -750,11 +776,7 @@ outbox_segment_provide(const pg_uuid_t *id, bool wait)
 	if (entry == NULL)
 		make_segment(outbox_event_id_time_of(id));
 	else if (!is_open(entry))
-	{
-		pg_uuid_t	from = entry->segment.from;
-
-		change_segment_row(&from, 0, false);
-	}
+		open_again(entry);
 	return true;
 }
 

@@ -35,6 +35,12 @@ extern void outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment);
 /* the same for one that was listed; false when retention has taken its events out of the log since */
 extern bool outbox_segment_hold(const OutboxSegment *segment);
 
+/*
+ * When an event is not there, it may be one that was kept of a segment which was made anew, as the clock went back to its time:
+ * its row is to be looked for again, where `segment` leads to now; false when that has been done.
+ */
+extern bool outbox_segment_turn_to_kept(OutboxSegment *segment);
+
 /* with which to read it: what was moved away from a segment is there, whatever the active snapshot */
 extern Snapshot outbox_segment_snapshot(const OutboxSegment *segment);
 

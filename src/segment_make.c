@@ -293,7 +293,7 @@ follow_recipe(const OutboxTableRecipe *recipe, const char *name, const pg_uuid_t
  * is put aside.
  */
 void
-outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to)
+outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to, bool has_receipts)
 {
 	volatile bool in_script = creating_extension;
 	OutboxSession session;
@@ -303,7 +303,8 @@ outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uui
 	PG_TRY();
 	{
 		follow_recipe(&event_log_recipe, name, from, to);
-		follow_recipe(&receipt_log_recipe, name, from, to);
+		if (!has_receipts)
+			follow_recipe(&receipt_log_recipe, name, from, to);
 	}
 	PG_FINALLY();
 	{

@@ -7,9 +7,10 @@
 /*
  * Make event_log_<name> and receipt_log_<name> for the ids [from, to), in this
  * transaction, as the extension's owner; or take those that a restore has brought.  The caller holds ShareUpdateExclusiveLock on
- * outbox.event_log and knows that the range is free.
+ * outbox.event_log and knows that the range is free.  has_receipts: of a segment whose events retention has dropped, only the
+ * first one; the receipts are still there.
  */
-extern void outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to);
+extern void outbox_segment_make_tables(const char *name, const pg_uuid_t *from, const pg_uuid_t *to, bool has_receipts);
 
 /* a table that came from a dump: let it go with its parent again, and not keep DROP EXTENSION from its work */
 extern void outbox_segment_make_dependent(Oid relid, const char *parent);
