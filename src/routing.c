@@ -28,6 +28,7 @@
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -753,6 +754,11 @@ outbox_routing_activate(void)
 	OutboxIncarnation known;
 	Datum		args[4];
 
+	outbox_extension_incarnation(&known);
+	if (!known.held)
+		return false;
+	/* of two at once the second one finds that it is done */
+	LockRelationOid(outbox_extension_relid("incarnation"), ShareUpdateExclusiveLock);
 	outbox_extension_incarnation(&known);
 	if (!known.held)
 		return false;

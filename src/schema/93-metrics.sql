@@ -172,7 +172,7 @@ select outbox.is_held() as held,
        p.workers_running,
        coalesce(c.routed, 0) as routed_total,
        coalesce(c.unmatched, 0) as unmatched_total,
-       greatest(0, extract(epoch from outbox.clock() - outbox.oldest_since(last.seen)))::float8 as router_lag_seconds,
+       greatest(0, extract(epoch from outbox.clock() - outbox.oldest_since(coalesce(last.seen, '0'))))::float8 as router_lag_seconds,
        holders.xids_behind as oldest_snapshot_xids,
        extract(epoch from clock_timestamp() - holders.since)::float8 as oldest_snapshot_seconds
 from (

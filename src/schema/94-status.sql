@@ -69,8 +69,9 @@ begin atomic
                          subscription, ceil(extract(epoch from outage_until - outbox.clock())), subscription)
         from subscription where outage_until > outbox.clock()
         union all
-        select 7, format('In review in "%s": %s, the oldest since %s; blocked behind them: %s. Look: select * from outbox.review_required where subscription = %L; mend the cause, then select outbox.retry_all(%L); or give one up with outbox.discard().',
-                         s.subscription, s.review_required, outbox.ago(x.failed_at), s.blocked, s.subscription, s.subscription)
+        select 7, format('In review in "%s": %s, the oldest since %s%s. Look: select * from outbox.review_required where subscription = %L; mend the cause, then select outbox.retry_all(%L); or give one up with outbox.discard().',
+                         s.subscription, s.review_required, outbox.ago(x.failed_at),
+                         case when s.blocked > 0 then format('; events of blocked keys: %s', s.blocked) end, s.subscription, s.subscription)
         from subscription s
         cross join lateral (
             select min(d.failed_at) as failed_at

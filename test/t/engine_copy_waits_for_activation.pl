@@ -50,7 +50,14 @@ ask('copy', q{select outbox.publish('c.held', event_key => 'k')});
 one_each('origin', [qw(a.done b.delayed)]);
 is(ask('copy', 'select count(*) from effect'), '1', 'nothing is delivered in the copy');
 
-is(ask('copy', 'select outbox.activate()'), 't', 'activated');
+# by two persons at once
+my ($first, $second) = map { $node->background_psql('copy') } 1, 2;
+is($first->query_safe('begin; select outbox.activate()'), 't', 'activated');
+$second->query_until(qr/asked/, "\\echo asked\nselect outbox.activate();\n");
+comes('copy', q{select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = 'copy')}, '1', 'the second one waits');
+$first->query_safe('commit');
+is($second->query_safe('select 1'), "f\n1", 'and finds that it is done');
+$_->quit for $first, $second;
 ask('copy', q{select outbox.publish('d.live', event_key => 'k')});
 ask('copy', 'call outbox.drain()');
 one_each('copy', [qw(a.done b.delayed c.held d.live)]);

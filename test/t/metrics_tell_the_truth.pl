@@ -53,6 +53,12 @@ comes_true($node, 20, q{select lease_recoveries_total = 2 and in_progress = 0 fr
 is(metric('by hand', 'backlog + retry + blocked'), '4', 'four are to be done');
 is(metric('main', 'lease_recoveries_total'), '1', 'the other subscription has lost no more');
 
+# a router that has done nothing yet
+$node->safe_psql('postgres', 'create database fresh');
+$node->safe_psql('fresh', q{begin; create extension outbox; select outbox.publish('t.first', '{}'); commit});
+like($node->safe_psql('fresh', q{begin; lock table outbox.tick; delete from outbox.tick; select router_lag_seconds > 0 from outbox.server_metrics}), qr/^t$/m, 'before the first tick it is behind by the oldest event that there is');
+$node->safe_psql('postgres', 'drop database fresh with (force)');
+
 # a router that does not go on
 is(sql($node, q{select router_lag_seconds from outbox.server_metrics}), '0', 'the router has looked at all');
 my ($router) = pids($node, 'outbox router');
