@@ -340,7 +340,7 @@ find_entry(const pg_uuid_t *id)
 static bool
 is_open(const SegmentEntry *entry)
 {
-	return entry != NULL && entry->past_xid == 0 && !entry->segment.sealed;
+	return entry != NULL && entry->past_xid == 0 && !entry->segment.sealed && !entry->segment.kept;
 }
 
 /* The id's segment is gone: what is left of it, and of its neighbours up to those that are there. */

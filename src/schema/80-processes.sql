@@ -46,7 +46,7 @@ comment on column outbox.worker_status.process is 'router or worker';
 comment on column outbox.worker_status.number is 'of a worker, from 1';
 comment on column outbox.worker_status.pid is 'process id, as in pg_stat_activity; null: no process, or not yet started';
 comment on column outbox.worker_status.state is
-'idle, running, starting; missing: wanted, but there is none (no free slot of max_worker_processes, or just ended); off: outbox.dispatch is off';
+'idle, running, starting; missing: wanted, but there is none (no free slot of max_worker_processes, just ended, or the server is a standby); off: outbox.dispatch is off';
 comment on column outbox.worker_status.subscription is 'whose batch a worker has at hand';
 comment on column outbox.worker_status.lane is 'the lane of that batch';
 comment on column outbox.worker_status.event_id is 'the event at hand';

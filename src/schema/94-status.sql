@@ -37,11 +37,17 @@ begin atomic
     ), upkeep as materialized (
         select * from outbox.maintenance_status
     ), advice (urgency, line) as (
+        select 0, 'This server is a standby: nothing runs here, and nothing can be changed. What follows is to be done on the primary, or here once it is promoted: select pg_promote();'
+        where pg_is_in_recovery()
+        union all
         select 1, 'This database was restored or copied from another server: nothing is routed or delivered. When this copy is to live: select outbox.activate();'
         from server where held
         union all
         select 2, 'outbox.dispatch is off: nothing is delivered. To go on: alter system set outbox.dispatch = on; select pg_reload_conf();'
         from server where not dispatch
+        union all
+        select 2, 'outbox.workers is 0: no handler is run. To go on: alter system set outbox.workers = 2; select pg_reload_conf();'
+        from server where dispatch and workers_wanted = 0 and exists (select from subscription where handler is not null)
         union all
         select 3, 'The router does not run: no event is passed on. Look for a free slot (max_worker_processes) and into the server''s log.'
         from server where dispatch and not router_running and not held and not pg_is_in_recovery()

@@ -80,6 +80,7 @@ push @before,
 		select outbox.publish('broken.once', request_id => 'req-1') as in_review \gset
 		call outbox.drain()} ],
 	[ qr/outbox\.(retry_all|discard)\(/, 'call outbox.drain()' ],
+	[ qr/depends_on_it/, q{do $$ begin execute (select format('create view public.of_a_segment as select event_id from %s', tableoid::regclass) from outbox.event_log limit 1); end $$} ],
 	[ qr/from outbox\.unmatched_event_type/, q{select outbox.publish('task.created');
 		select outbox.subscribe('task-log', array['task.item.*'])} ];
 
@@ -89,7 +90,7 @@ my %shows = (
 	'testing' => [ qr/ amount \n-+\n +5\n/, qr/ amount \n-+\n +9\n/, qr/ order\.placed \| 23505\n/, qr/ worked_at_attempt \n-+\n +3\n/ ],
 	'drivers' => [ qr/ ready \n-+\n t\n/, qr/ ack \n-+\n +1\n/, qr/ fail +\n-+\n RETRY\n/ ],
 	'tenants' => [ qr/ count \n-+\n +0\n/, qr/ acme +\| Thank you/ ],
-	'runbook' => [ qr/ broken +\| .* \| broken\.once \| req-1 +\| .* \| 22000 /, qr/ retry \n-+\n t\n/, qr/ retry_all \n-+\n +2\n/, qr/ discard \n-+\n t\n/, qr/ alter_subscription \n-+\n t\n/, qr/ replay \n-+\n +1\n/ ],
+	'runbook' => [ qr/ broken +\| .* \| broken\.once \| req-1 +\| .* \| 22000 /, qr/ retry \n-+\n t\n/, qr/ retry_all \n-+\n +2\n/, qr/ discard \n-+\n t\n/, qr/ alter_subscription \n-+\n t\n/, qr/ replay \n-+\n +1\n/, qr/^ event_log_\d+ \| rule _RETURN on view of_a_segment\n\(1 row\)\n/m ],
 	'rights' => [ qr/ shop +\| publisher \| order\.\*\n/, qr/revoke_publisher .* shop: refund/ ]);
 
 my $node = new_engine('manuals', "max_worker_processes = 32\n");

@@ -51,6 +51,7 @@ for my $look (@looks)
 }
 is_sql($standby, q{select count(*) > 10 from outbox.maintenance_status where last_success is not null}, 't', 'what upkeep did can be seen on a standby');
 unlike($standby->safe_psql('postgres', 'select outbox.status()'), qr/Upkeep has not been done/, 'where nobody is asked to do it');
+like($standby->safe_psql('postgres', 'select outbox.status()'), qr/^1\. This server is a standby: nothing runs here/m, 'and the page for a person says what it is');
 is_sql($standby, q{select backlog, review_required, retry from outbox.metrics}, '0|10|0', 'a standby shows the gauges');
 is_sql($standby, q{select held, router_running from outbox.server_metrics}, 'f|f', 'and that nothing runs there');
 is_sql($standby, q{select count(*) from outbox.review_metrics}, '1', 'and what is in review');

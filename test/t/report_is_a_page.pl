@@ -29,6 +29,16 @@ sql($node, q{select outbox.pause('outside')});
 like(sql($node, 'select * from outbox.status()'), qr/Waiting for "outside", which is paused: 200, .*outbox\.resume\('outside'\)/, 'and what is paused');
 unlike($status, qr/$canary/, 'and shows no payload, key or message');
 
+# no worker is wanted
+my $no_workers = q{select count(*) > 0 from outbox.status() as line where line ~ 'outbox\.workers is 0: no handler is run'};
+is_sql($node, $no_workers, 'f', 'workers are wanted');
+$node->append_conf('postgresql.conf', "outbox.workers = 0\n");
+$node->reload;
+comes_true($node, 10, $no_workers, 'none is wanted: the status says so');
+$node->append_conf('postgresql.conf', "outbox.workers = 2\n");
+$node->reload;
+comes_true($node, 10, q{select workers_running = 2 from outbox.server_metrics}, 'two are wanted');
+
 # whose workers outside do not run
 my $unclaimed = q{select unclaimed from outbox.metrics where subscription = 'outside'};
 sql($node, q{select outbox.resume('outside')});
