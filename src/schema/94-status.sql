@@ -36,6 +36,8 @@ begin atomic
         cross join server v
     ), upkeep as materialized (
         select * from outbox.maintenance_status
+    ), name as materialized (
+        select greatest(32, max(length(subscription))) as width from subscription having count(*) > 0
     ), advice (urgency, line) as (
         select 0, 'This server is a standby: nothing runs here, and nothing can be changed. What follows is to be done on the primary, or here once it is promoted: select pg_promote();'
         where pg_is_in_recovery()
@@ -116,12 +118,12 @@ begin atomic
         union all
         select 3, 0, ''
         union all
-        select 4, 0, format('%-32s %10s %10s %8s %8s %8s %8s  %s', 'subscription', 'backlog', 'oldest', 'working', 'retry', 'blocked', 'review', 'state')
-        from (select from subscription limit 1) some_subscription
+        select 4, 0, format('%-*s %10s %10s %8s %8s %8s %8s  %s', width, 'subscription', 'backlog', 'oldest', 'working', 'retry', 'blocked', 'review', 'state')
+        from name
         union all
         select 5, row_number() over (order by subscription),
-               format('%-32s %10s %10s %8s %8s %8s %8s  %s', subscription, backlog, coalesce(outbox.ago(oldest_waiting_at), '-'), in_progress, retry, blocked, review_required, state)
-        from subscription
+               format('%-*s %10s %10s %8s %8s %8s %8s  %s', width, subscription, backlog, coalesce(outbox.ago(oldest_waiting_at), '-'), in_progress, retry, blocked, review_required, state)
+        from subscription cross join name
         union all
         select 5, 0, 'There is no subscription yet: select outbox.subscribe(...);' where not exists (select from subscription)
         union all

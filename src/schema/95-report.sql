@@ -20,8 +20,8 @@ return
 revoke all on function outbox.id_time(timestamptz) from public;
 comment on function outbox.id_time(timestamptz) is 'Internal: a time as event ids and batch ids carry it, in 1/4096 ms.';
 
--- One chart: a bar for each value, with its moment and value as a tooltip.
-create function outbox.chart(title text, unit text, moments timestamptz[], bars float8[])
+-- One chart: a bar for each value, with its moment and value as a tooltip; without any it says so.
+create function outbox.chart(title text, unit text, moments timestamptz[], bars float8[], until_at timestamptz)
 returns text
 language sql stable
 begin atomic
@@ -29,19 +29,25 @@ begin atomic
         select n, at, coalesce(value, 0) as value
         from unnest(moments, bars) with ordinality as given (at, value, n)
     ), scale as (
-        select greatest(max(value), 1e-9) as top, count(*) as n from bar
+        select max(value) as top, count(*) as n, min(at) as from_at,
+               case when until_at - min(at) < interval '2 hours' then 'HH24:MI:SS' else 'YYYY-MM-DD HH24:MI' end as form
+        from bar
     )
     select format('<figure><figcaption>%s</figcaption><svg viewBox="0 0 720 160" role="img" aria-label="%s">', outbox.html(title), outbox.html(title))
-        || format('<text x="4" y="12">%s %s</text><line x1="0" y1="140" x2="720" y2="140"/>', round(max(top)::numeric, case when max(top) < 10 then 2 else 0 end), outbox.html(unit))
-        || string_agg(format('<rect x="%s" y="%s" width="%s" height="%s"><title>%s: %s %s</title></rect>',
-                             round((720.0 * (bar.n - 1) / scale.n)::numeric, 1), round((140 - 120 * value / top)::numeric, 1),
-                             round((720.0 / scale.n * 0.9)::numeric, 1), round((120 * value / top)::numeric, 1),
-                             to_char(at, 'YYYY-MM-DD HH24:MI'), round(value::numeric, 2), outbox.html(unit)), '' order by bar.n)
-        || format('<text x="0" y="155">%s</text><text x="720" y="155" text-anchor="end">%s</text></svg></figure>', to_char(min(at), 'MM-DD HH24:MI'), to_char(max(at), 'MM-DD HH24:MI'))
-    from bar, scale;
+        || case when top > 0
+                then format('<text x="4" y="12">%s %s</text>', trim_scale(round(top::numeric, case when top < 10 then 2 else 0 end)), outbox.html(unit))
+                     || (select string_agg(format('<rect x="%s" y="%s" width="%s" height="%s"><title>%s: %s %s</title></rect>',
+                                                  round((720.0 * (bar.n - 1) / scale.n)::numeric, 1), round((140 - 120 * value / top)::numeric, 1),
+                                                  round((720.0 / scale.n * 0.9)::numeric, 1), round((120 * value / top)::numeric, 1),
+                                                  to_char(at, form), trim_scale(round(value::numeric, 2)), outbox.html(unit)), '' order by bar.n)
+                         from bar)
+                else '<text x="360" y="85" text-anchor="middle">nothing in this time</text>' end
+        || format('<line x1="0" y1="140" x2="720" y2="140"/><text x="0" y="155">%s</text><text x="720" y="155" text-anchor="end">%s</text></svg></figure>',
+                  to_char(from_at, form), to_char(until_at, form))
+    from scale;
 end;
-revoke all on function outbox.chart(text, text, timestamptz[], float8[]) from public;
-comment on function outbox.chart(text, text, timestamptz[], float8[]) is 'Internal: a bar chart as SVG.';
+revoke all on function outbox.chart(text, text, timestamptz[], float8[], timestamptz) from public;
+comment on function outbox.chart(text, text, timestamptz[], float8[], timestamptz) is 'Internal: a bar chart as SVG.';
 
 create function outbox.check_report_times(from_time timestamptz, to_time timestamptz)
 returns boolean
@@ -65,8 +71,7 @@ begin atomic
     ), done as materialized (
         -- batch ids and event ids carry their time
         select width_bucket(extract(epoch from b.completed_at), extract(epoch from from_at), extract(epoch from until_at), 48) as n,
-               e.published_at,
-               b.completed_at,
+               width_bucket(extract(epoch from e.published_at), extract(epoch from from_at), extract(epoch from until_at), 48) as published_n,
                extract(epoch from b.completed_at - e.published_at) * 1000 as delay_ms
         from span
         join outbox.batch b on b.batch_id >= outbox.id_time(from_at - interval '1 hour') and b.completed_at >= from_at and b.completed_at < until_at
@@ -79,13 +84,23 @@ begin atomic
         group by 1
     ), waiting as materialized (
         select s.oldest_waiting_at, s.backlog from outbox.subscription_status s
+    ), waited as materialized (
+        -- at the begin of a bucket: what was published before and completed later
+        select k.n, sum(coalesce(m.difference, 0)) over (order by k.n) as deliveries
+        from bucket k
+        left join (
+            select n, sum(difference) as difference
+            from (select published_n + 1 as n, 1 as difference from done union all select n + 1, -1 from done) each
+            where n <= 48
+            group by 1) m on m.n = k.n
     ), line as materialized (
         select k.n, k.at,
                coalesce(p.events, 0) / k.seconds as published,
                coalesce(d.deliveries, 0) / k.seconds as completed,
                d.p50, d.p95,
-               (select count(*) from done w where w.published_at < k.at and w.completed_at >= k.at) + coalesce(o.waiting, 0) as backlog
+               w.deliveries + coalesce(o.waiting, 0) as backlog
         from bucket k
+        join waited w on w.n = k.n
         left join published p on p.n = k.n
         left join (
             select n, count(*) as deliveries,
@@ -93,6 +108,20 @@ begin atomic
                    percentile_cont(0.95) within group (order by delay_ms) as p95
             from done group by n) d on d.n = k.n
         left join lateral (select sum(w.backlog) as waiting from waiting w where w.oldest_waiting_at < k.at) o on true
+    ), scale as materialized (
+        -- in which units the numbers are readable
+        select case when rate >= 1 or rate is null or rate = 0 then 'a second' when rate * 60 >= 1 then 'a minute' when rate * 3600 >= 1 then 'an hour' else 'a day' end as per,
+               case when rate >= 1 or rate is null or rate = 0 then 1 when rate * 60 >= 1 then 60 when rate * 3600 >= 1 then 3600 else 86400 end as seconds,
+               case when delay < 10000 or delay is null then 'ms' when delay < 600000 then 's' when delay < 36000000 then 'min' else 'h' end as unit,
+               case when delay < 10000 or delay is null then 1 when delay < 600000 then 1000 when delay < 36000000 then 60000 else 3600000 end as ms
+        from (select max(greatest(published, completed)) as rate, max(p95) as delay from line) most
+    ), chart as materialized (
+        select outbox.chart('Events published', min(per), array_agg(at order by n), array_agg(published * seconds order by n), min(until_at)) as published,
+               outbox.chart('Deliveries completed', min(per), array_agg(at order by n), array_agg(completed * seconds order by n), min(until_at)) as completed,
+               outbox.chart('From publish to done, median', min(unit), array_agg(at order by n), array_agg(p50 / ms order by n), min(until_at)) as p50,
+               outbox.chart('From publish to done, 95th percentile', min(unit), array_agg(at order by n), array_agg(p95 / ms order by n), min(until_at)) as p95,
+               outbox.chart('Deliveries that wait', 'deliveries', array_agg(at order by n), array_agg(backlog order by n), min(until_at)) as backlog
+        from line, scale, span
     ), failure as (
         select s.subscription, a.error_code, count(*) as attempts, max(a.failed_at) as last_at
         from span
@@ -103,33 +132,26 @@ begin atomic
         limit 50
     )
     select '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>outbox report</title><style>'
-        || 'body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}'
+        || 'body{font:15px/1.5 system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:#222}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}'
         || 'table{border-collapse:collapse;width:100%;font-size:13px}td,th{border-bottom:1px solid #ddd;padding:4px 8px;text-align:left}td.n,th.n{text-align:right}'
-        || 'figure{margin:1em 0}figcaption{font-weight:600}svg{width:100%;height:auto}rect{fill:#336791}rect:hover{fill:#e07b39}line{stroke:#999}text{font-size:11px;fill:#555}pre{background:#f6f6f6;padding:1em;white-space:pre-wrap;font-size:12px}'
+        || 'figure{margin:1em 0}figcaption{font-weight:600}svg{width:100%;height:auto}rect{fill:#336791}rect:hover{fill:#e07b39}line{stroke:#999}text{font-size:11px;fill:#555}td.w{overflow-wrap:anywhere}pre{background:#f6f6f6;padding:1em;overflow-x:auto;font-size:11px}pre span{display:inline-block;white-space:pre-wrap;padding-left:2em;text-indent:-2em}'
         || '</style></head><body>'
         || (select format('<h1>outbox in database %s</h1><p>From %s to %s, made at %s.</p>', outbox.html(current_database()),
-                          to_char(from_at, 'YYYY-MM-DD HH24:MI TZ'), to_char(until_at, 'YYYY-MM-DD HH24:MI TZ'), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ')) from span)
-        || '<h2>Now</h2><pre>' || (select string_agg(outbox.html(now_line), E'\n') from outbox.status() as now_line) || '</pre>'
-        || '<h2>Throughput</h2>'
-        || (select outbox.chart('Events published', 'a second', array_agg(at order by n), array_agg(published order by n)) from line)
-        || (select outbox.chart('Deliveries completed', 'a second', array_agg(at order by n), array_agg(completed order by n)) from line)
-        || '<h2>Delays</h2>'
-        || (select outbox.chart('From publish to done, median', 'ms', array_agg(at order by n), array_agg(p50 order by n)) from line)
-        || (select outbox.chart('From publish to done, 95th percentile', 'ms', array_agg(at order by n), array_agg(p95 order by n)) from line)
-        || '<h2>Backlog</h2>'
-        || (select outbox.chart('Deliveries that wait', 'deliveries', array_agg(at order by n), array_agg(backlog order by n)) from line)
+                          to_char(from_at, 'YYYY-MM-DD HH24:MI:SS TZ'), to_char(until_at, 'YYYY-MM-DD HH24:MI:SS TZ'), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ')) from span)
+        || '<h2>Now</h2><pre>' || (select string_agg(case when now_line ~ '^\d+\. ' then '<span>' || outbox.html(now_line) || '</span>' else outbox.html(now_line) end, E'\n') from outbox.status() as now_line) || '</pre>'
+        || (select '<h2>Throughput</h2>' || published || completed || '<h2>Delays</h2>' || p50 || p95 || '<h2>Backlog</h2>' || backlog from chart)
         || '<h2>Failures by code</h2>'
         || coalesce((select '<table><tr><th>subscription</th><th>code</th><th class="n">failed attempts</th><th>last</th></tr>'
-                            || string_agg(format('<tr><td>%s</td><td>%s</td><td class="n">%s</td><td>%s</td></tr>', outbox.html(subscription), outbox.html(error_code), attempts,
+                            || string_agg(format('<tr><td class="w">%s</td><td>%s</td><td class="n">%s</td><td>%s</td></tr>', outbox.html(subscription), outbox.html(error_code), attempts,
                                                  to_char(last_at, 'YYYY-MM-DD HH24:MI:SS')), '' order by attempts desc, subscription, error_code) || '</table>' from failure), '<p>None.</p>')
         || '<h2>To be reviewed</h2>'
         || coalesce((select '<table><tr><th>subscription</th><th>event</th><th>type</th><th>request</th><th>trace</th><th class="n">attempts</th><th>code</th><th>failed</th></tr>'
-                            || string_agg(format('<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(subscription), event_id,
+                            || string_agg(format('<tr><td class="w">%s</td><td class="w">%s</td><td class="w">%s</td><td class="w">%s</td><td class="w">%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(subscription), event_id,
                                                  outbox.html(event_type), outbox.html(request_id), outbox.html(trace_id), attempts, outbox.html(error_code), to_char(failed_at, 'YYYY-MM-DD HH24:MI:SS')), '' order by failed_at desc) || '</table>'
                      from (select * from outbox.review_required order by failed_at desc limit 100) newest), '<p>None.</p>')
         || '<h2>Upkeep</h2>'
         || coalesce((select '<table><tr><th>task</th><th>last done</th><th class="n">removed</th><th class="n">kept</th><th>why</th><th>failing</th></tr>'
-                            || string_agg(format('<tr><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td></tr>', outbox.html(task),
+                            || string_agg(format('<tr><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="w">%s</td><td>%s</td></tr>', outbox.html(task),
                                                  to_char(last_success, 'YYYY-MM-DD HH24:MI:SS'), removed_total, kept, outbox.html(left(kept_why, 300)),
                                                  case when failing then outbox.html(last_error) end), '' order by task) || '</table>'
                      from outbox.maintenance_status), '<p>Not done yet.</p>')

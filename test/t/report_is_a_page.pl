@@ -10,8 +10,68 @@ my $canary = 'CANARY7f3a';
 my $node = new_engine('report');
 make_effects($node, 'effect', qq{if e.payload ->> 'do' = 'fail' then raise '$canary in a message' using errcode = 'check_violation'; end if;});
 
+my @captions = ('Events published', 'Deliveries completed', 'From publish to done, median', 'From publish to done, 95th percentile', 'Deliveries that wait');
+
+# The charts of a page, by caption: the svg, its bars and its other texts.
+sub charts_of
+{
+	my ($html) = @_;
+	my %charts;
+	while ($html =~ m{<figure><figcaption>([^<]*)</figcaption><svg ([^>]*)>(.*?)</svg></figure>}gs)
+	{
+		my ($caption, $attributes, $content) = ($1, $2, $3);
+		my @bars = map { my %bar = /(x|y|width|height)="([^"]*)"/g; @bar{qw(at value unit)} = m{<title>(.*): (\S+) ([^<]*)</title>}; \%bar } $content =~ m{<rect .*?</rect>}gs;
+		my %labels;
+		$labels{"$1,$2"} = $3 while $content =~ m{<text x="(\d+)" y="(\d+)"[^>]*>([^<]*)</text>}g;
+		$charts{$caption} = { attributes => $attributes, content => $content, bars => \@bars, labels => \%labels };
+	}
+	return \%charts;
+}
+
+# Each chart by itself: it is there, named, with the time it is of below it; and its bars fit their values and the frame, or it says that there are none.
+sub charts_are_whole
+{
+	my ($html, $from, $to, $name) = @_;
+	my $charts = charts_of($html);
+	is_deeply([ sort keys %$charts ], [ sort @captions ], "$name: the charts are there");
+	for my $caption (@captions)
+	{
+		my ($chart, @faults) = ($charts->{$caption});
+		my @bars = @{ $chart->{bars} };
+		my ($top) = sort { $b <=> $a } map { $_->{value} } @bars;
+		push @faults, 'a number that is none' if $chart->{content} =~ /NaN|Inf|null|undefined|""/i;
+		push @faults, 'no name' if $chart->{attributes} !~ /viewBox="0 0 720 160" role="img" aria-label="\Q$caption\E"/;
+		push @faults, 'begin ' . ($chart->{labels}{'0,155'} // '') if ($chart->{labels}{'0,155'} // '') !~ $from;
+		push @faults, 'end ' . ($chart->{labels}{'720,155'} // '') if ($chart->{labels}{'720,155'} // '') !~ $to;
+		if (!@bars)
+		{
+			push @faults, 'not a word' if ($chart->{labels}{'360,85'} // '') ne 'nothing in this time';
+		}
+		else
+		{
+			push @faults, scalar(@bars) . ' bars' if @bars != 48;
+			push @faults, 'no value at the axis' if ($chart->{labels}{'4,12'} // '') !~ /^[\d.]+ \Q$bars[0]{unit}\E$/;
+			push @faults, 'nothing reaches the top' if !grep { $_->{height} == 120 } @bars;
+			for my $n (0 .. $#bars)
+			{
+				my $bar = $bars[$n];
+				push @faults, "bar $n out of its place" if abs($bar->{x} - 15 * $n) > 0.1 || $bar->{width} <= 0 || $bar->{width} > 15 || abs($bar->{y} + $bar->{height} - 140) > 0.11;
+				push @faults, "bar $n of height $bar->{height} for $bar->{value} of $top" if abs($bar->{height} - 120 * $bar->{value} / $top) > 120 * 0.01 / $top + 0.1;
+				push @faults, "bar $n is of no time" if $bar->{at} !~ $from;
+			}
+		}
+		is(join(', ', @faults), '', "$name: $caption");
+	}
+	return $charts;
+}
+sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
+sub values_of { my ($charts, $n) = @_; return map { $_->{value} } @{ $charts->{ $captions[$n] }{bars} } }
+
+my $minute = qr/^\d\d:\d\d:\d\d$/;
+my $day = qr/^\d{4}-\d\d-\d\d \d\d:\d\d$/;
 my $page = sql($node, 'select outbox.report()');
 like($page, qr{^<!doctype html>.*</html>$}s, 'a database where nothing has happened has a report');
+is(scalar(map { @{ $_->{bars} } } values %{ charts_are_whole($page, $day, $day, 'empty') }), 0, 'without bars');
 like(sql($node, 'select * from outbox.status()'), qr/There is no subscription yet/, 'and a status');
 
 sql($node, q{select outbox.subscribe('<i>name</i> & "more"', '{r.#}', handler => 'public.effect_handler')});
@@ -52,9 +112,27 @@ is_sql($node, $unclaimed, 'f', 'somebody claims');
 unlike(sql($node, 'select * from outbox.status()'), qr/nobody claims/, 'which the status knows');
 sql($node, q{select outbox.pause('outside')});
 is_sql($node, q{select count(*) from outbox.metrics where unclaimed}, '0', 'one with a handler is not meant, nor one that is paused');
-set_offset($node, 0);
 
+# each chart against what has happened
 $page = sql($node, q{select outbox.report(outbox.clock() - interval '10 minutes')});
+my $charts = charts_are_whole($page, $minute, $minute, 'ten minutes');
+my $seconds = 600 / 48;
+ok(abs($seconds * sum(values_of($charts, 0)) - sql($node, 'select count(*) from outbox.event')) < 1, 'as many were published') or diag(join ' ', values_of($charts, 0));
+ok(abs($seconds * sum(values_of($charts, 1)) - sql($node, q{select count(*) from outbox.delivery where status = 'COMPLETED'})) < 1, 'and completed') or diag(join ' ', values_of($charts, 1));
+my @median = values_of($charts, 2);
+my @p95 = values_of($charts, 3);
+is(scalar(grep { $median[$_] > $p95[$_] } 0 .. 47), 0, 'the median is never above the 95th percentile');
+cmp_ok(sum(@median), '>', 0, 'and is one');
+is((values_of($charts, 4))[$_], $_ ? 190 : 0, 'what waits, ' . ($_ ? 'at the end' : 'at the begin')) for 0, 47;
+# short, long, and beyond the log
+my %unit;
+for ([ '1 minute', $minute ], [ '60 minutes', $minute ], [ '3 hours', $day ], [ '30 days', $day ], [ '40 years', $day ])
+{
+	my $other = charts_are_whole(sql($node, "select outbox.report(outbox.clock() - interval '$_->[0]')"), $_->[1], $_->[1], $_->[0]);
+	$unit{ $_->[0] } = $other->{ $captions[0] }{bars}[0]{unit} // '';
+}
+is_deeply([ @unit{ '60 minutes', '3 hours', '30 days', '40 years' } ], [ 'a second', 'a minute', 'an hour', 'a day' ], 'rates are in a unit that makes them readable') or diag(join ', ', %unit);
+set_offset($node, 0);
 unlike($page, qr/$canary/, 'no payload, header, key or message is in the report');
 unlike($page, qr/<script|\bsrc=|\bhref=|url\(|<i>/i, 'no script, nothing from elsewhere, and names are text');
 my $file = "$ENV{TMPDIR}/report.html";
@@ -63,7 +141,6 @@ append_to_file($file, $page);
 # the servers of other versions stand in folders without a browser (test/tools/matrix); theirs is the same page
 if (($ENV{OUTBOX_BROWSER} // '') eq 'no')
 {
-	is(() = $page =~ /<svg /g, 5, 'the page has five charts');
 	$node->stop;
 	done_testing();
 	exit;
@@ -79,11 +156,15 @@ IPC::Run::run(
 		--enable-logging=stderr --v=0 --dump-dom), "--user-data-dir=$folder", "file://$file"
 	],
 	'<', '/dev/null', '>', \$out, '2>', \$err);
-is(() = $out =~ /<svg /g, 5, 'the browser has five charts');
-is(() = $out =~ /<rect /g, 5 * 48, 'of 48 bars each');
+charts_are_whole($out, $minute, $minute, 'in the browser');
 like($out, qr{&lt;i&gt;name&lt;/i&gt; &amp; "more"}, 'a name with markup in it is shown as it is');
-is(() = $out =~ m{<td>r\.x</td>}g, 10, 'the review list is there');
+is(() = $out =~ m{<td class="w">r\.x</td>}g, 10, 'the review list is there');
 unlike($err, qr/CONSOLE|Uncaught|Failed to load/, 'no error in the page');
-ok((() = $out =~ /height="(\d+\.\d)"/g) > 0 && grep({ $_ > 0 } $out =~ /height="(\d+\.\d)"/g) >= 4, 'bars have heights');
+is_sql($node, q{select count(outbox.subscribe(repeat('n', n) || ' ' || n, '{s.#}')) from generate_series(1, 60, 2) n}, '30', 'many subscriptions, with names of all lengths');
+my @lines = split /\n/, sql($node, 'select * from outbox.status()');
+my ($header) = grep { /^subscription +backlog/ } @lines;
+my @rows = grep { /^(?:n+ \d+|outside|<i>)/ } @lines;
+is(scalar(@rows), 32, 'each has a line');
+is(scalar(grep { substr($_, index($header, 'state')) !~ /^(?:works|claimed by workers outside|paused|catching up)$/ || substr($_, index($header, 'review'), 8) !~ /^ *\d+ +$/ } @rows), 0, 'in columns') or diag(join "\n", @lines);
 $node->stop;
 done_testing();
