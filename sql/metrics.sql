@@ -87,6 +87,32 @@ select count(*) from outbox.publish_batch(
 call metrics.until($$review_total = 22 from outbox.metrics where subscription = 'me does'$$);
 select count(*), sum(failed_total), sum(failed_total) filter (where error_code = 'other') as other from outbox.failure_metrics where subscription = 'me does';
 
+-- external workers settle in transactions of their own: what is rolled back does not count
+select outbox.subscribe('me claims', array['me.claims'], lanes => 1);
+select count(outbox.publish('me.claims')) from generate_series(1, 2);
+call metrics.until($$backlog = 2 from outbox.metrics where subscription = 'me claims'$$);
+select event_id as claimed, lease_token as token from outbox.claim('me claims', 1) \gset
+begin;
+select outbox.ack_all(:'token');
+rollback;
+begin;
+select outbox.fail(:'token', :'claimed', 'MC001', permanent => true);
+rollback;
+begin;
+savepoint s;
+select outbox.fail(:'token', :'claimed', 'MC001');
+rollback to s;
+select outbox.ack_all(:'token');
+commit;
+-- nor does what a claim took back that is rolled back itself
+select count(*) from outbox.claim('me claims', 1, '1 ms');
+begin;
+select count(*) <= 1 as tried from outbox.claim('me claims', 1);
+rollback;
+call metrics.until($$count(*) = 1 from outbox.claim('me claims', 1)$$);
+select completed_total, failed_total, review_total, lease_recoveries_total from outbox.metrics where subscription = 'me claims';
+select error_code, failed_total from outbox.failure_metrics where subscription = 'me claims';
+
 -- read-only, and at any isolation level; each column is computed for count(m), none for count(*)
 begin isolation level serializable read only;
 select count(m) from outbox.metrics m where subscription like 'me %';

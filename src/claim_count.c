@@ -1,9 +1,9 @@
 /*
- * claim_count.c - what external workers complete, counted once it is committed.
+ * claim_count.c - what external workers settle, counted once it is committed.
  *
- * An application settles in its own transaction, which may well roll back: what is to be counted waits for
- * the commit, and goes with the (sub)transaction that is rolled back.  What a prepared transaction completes
- * is not counted: it commits elsewhere.
+ * An application settles in its own transaction, which may well roll back, and so may a claim that takes an
+ * expired lease back: what is to be counted waits for the commit, and goes with the (sub)transaction that is
+ * rolled back.  What a prepared transaction settles is not counted: it commits elsewhere.
  */
 #include "outbox.h"
 
@@ -14,35 +14,55 @@
 #include "counters.h"
 #include "event_id.h"
 
-typedef struct Completed
+typedef enum Kind
 {
-	struct Completed *next;		/* of an earlier call */
+	COMPLETED,
+	FAILED,
+	RECOVERED					/* a lease that expired */
+} Kind;
+
+typedef struct Counted
+{
+	struct Counted *next;		/* of an earlier call */
 	SubTransactionId subtransaction;
 	int32		subscription_id;
+	Kind		kind;
+	/* failed */
+	char		code[OUTBOX_ERROR_CODE_MAX + 1];
+	bool		review;
+	/* completed */
 	TimestampTz claimed_at;
 	TimestampTz completed_at;
 	int			count;
 	TimestampTz published_at[FLEXIBLE_ARRAY_MEMBER];
-} Completed;
+} Counted;
 
-static Completed *waiting = NULL;	/* in the top transaction's memory */
+static Counted *waiting = NULL; /* in the top transaction's memory */
 
 static void
-count_all(void)
+count(const Counted *c)
 {
-	for (Completed *c = waiting; c != NULL; c = c->next)
+	switch (c->kind)
 	{
-		for (int i = 0; i < c->count; i++)
-			outbox_counters_completed(c->subscription_id, c->completed_at - c->claimed_at,
-									  c->claimed_at - c->published_at[i], c->completed_at - c->published_at[i]);
+		case COMPLETED:
+			for (int i = 0; i < c->count; i++)
+				outbox_counters_completed(c->subscription_id, c->completed_at - c->claimed_at,
+										  c->claimed_at - c->published_at[i], c->completed_at - c->published_at[i]);
+			break;
+		case FAILED:
+			outbox_counters_failed(c->subscription_id, c->code, c->review);
+			break;
+		case RECOVERED:
+			outbox_counters_add(c->subscription_id, TOTAL_RECOVERED, 1);
+			break;
 	}
 }
 
 static void
 end_transaction(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_COMMIT)
-		count_all();
+	for (Counted *c = waiting; event == XACT_EVENT_COMMIT && c != NULL; c = c->next)
+		count(c);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
 		waiting = NULL;
 }
@@ -55,12 +75,12 @@ end_subtransaction(SubXactEvent event, SubTransactionId mine, SubTransactionId p
 		waiting = waiting->next;
 }
 
-void
-outbox_claim_count_completed(int32 subscription_id, TimestampTz claimed_at, TimestampTz completed_at,
-							 const OutboxReceipt *receipts, int count)
+/* One more, with room for so many times. */
+static Counted *
+put(int32 subscription_id, Kind kind, int times)
 {
 	static bool registered = false;
-	Completed  *c;
+	Counted    *c;
 
 	if (!registered)
 	{
@@ -68,17 +88,41 @@ outbox_claim_count_completed(int32 subscription_id, TimestampTz claimed_at, Time
 		RegisterSubXactCallback(end_subtransaction, NULL);
 		registered = true;
 	}
-	c = MemoryContextAlloc(TopTransactionContext, offsetof(Completed, published_at) + count * sizeof(TimestampTz));
+	c = MemoryContextAllocZero(TopTransactionContext, offsetof(Counted, published_at) + times * sizeof(TimestampTz));
 	c->next = waiting;
 	c->subtransaction = GetCurrentSubTransactionId();
 	c->subscription_id = subscription_id;
+	c->kind = kind;
+	waiting = c;
+	return c;
+}
+
+void
+outbox_claim_count_completed(int32 subscription_id, TimestampTz claimed_at, TimestampTz completed_at,
+							 const OutboxReceipt *receipts, int count)
+{
+	Counted    *c = put(subscription_id, COMPLETED, count);
+
 	c->claimed_at = claimed_at;
 	c->completed_at = completed_at;
-	c->count = 0;
 	for (int i = 0; i < count; i++)
 	{
 		if (receipts[i].fresh)
 			c->published_at[c->count++] = outbox_event_id_time_to(outbox_event_id_time_of(&receipts[i].event_id));
 	}
-	waiting = c;
+}
+
+void
+outbox_claim_count_failed(int32 subscription_id, const char *code, bool review)
+{
+	Counted    *c = put(subscription_id, FAILED, 0);
+
+	strlcpy(c->code, code, sizeof(c->code));
+	c->review = review;
+}
+
+void
+outbox_claim_count_recovered(int32 subscription_id)
+{
+	(void) put(subscription_id, RECOVERED, 0);
 }

@@ -31,7 +31,6 @@
 #include "batch.h"
 #include "claim_count.h"
 #include "claim_settle.h"
-#include "counters.h"
 #include "event_id.h"
 #include "exception.h"
 #include "extension.h"
@@ -613,7 +612,7 @@ outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure
 	outbox_claim_lease_settle(&settle->lease, draw_number(), CLAIM_RETURNED, settle->marked);
 	outbox_outage_note_failure(settle->subscription, &event_id, &verdict, settle->now);
 	if (verdict.counted)
-		outbox_counters_failed(settle->lease.subscription_id, failure->code, verdict.review);
+		outbox_claim_count_failed(settle->lease.subscription_id, failure->code, verdict.review);
 	announce(settle);
 	if (verdict.review)
 		report_review(settle, &x);
@@ -692,7 +691,7 @@ recover_event(OutboxClaimSettle *settle, int index, OutboxException *x)
 	outcome.review = settle->lease.count == 1 && DatumGetInt32(x->values[EX_ATTEMPTS]) >= s->max_attempts;
 	outcome.most_attempts = s->max_attempts - 1;	/* the last one is alone */
 	return_event(settle, index, x, &outcome);
-	outbox_counters_failed(s->id, outcome.error_code, outcome.review);
+	outbox_claim_count_failed(s->id, outcome.error_code, outcome.review);
 	return outcome.review;
 }
 
@@ -725,7 +724,7 @@ recover_lease(int64 lease_id, TimestampTz now)
 		}
 	}
 	outbox_claim_lease_settle(&settle.lease, draw_number(), CLAIM_RETURNED, settle.marked);
-	outbox_counters_add(settle.lease.subscription_id, TOTAL_RECOVERED, 1);
+	outbox_claim_count_recovered(settle.lease.subscription_id);
 	if (settle.subscription != NULL)
 		announce(&settle);
 	if (needs_review)
