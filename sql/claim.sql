@@ -289,11 +289,57 @@ select outbox.ack_one(claim.token('d1'), claim.event('d4'));
 select completed, settled, sign(progress_id) from outbox.lease_progress join outbox.lease using (lease_id)
 where claim.event('d1') = any (event_ids) order by settled;
 
+-- one that comes alone comes first or not at all: it has its turn, though each claim finds something in other lanes
+create procedure claim.expire(n integer) language plpgsql as $$
+begin
+    for i in 1 .. n loop
+        perform outbox.subscribe('cl turn' || i, array['cl.turn' || i], lanes => 2);
+        commit;
+        call claim.publish('turn' || i, '{a}', '{first}');
+        perform from outbox.claim('cl turn' || i, 1, '1 ms');
+        commit;
+    end loop;
+    while (select count(*) < n from outbox.delivery where subscription like 'cl turn%' and status = 'RETRY') loop
+        commit;
+        perform pg_sleep(0.01);
+    end loop;
+end
+$$;
+-- how many claims until it comes, beside others that keep coming
+create procedure claim.come(of text, inout claims integer) language plpgsql as $$
+declare
+    token uuid;
+    found_it boolean;
+begin
+    for i in 1 .. 10 loop
+        call claim.publish(of, '{b,c,d,e}', '{b,c,d,e}');
+        select min(lease_token::text)::uuid, bool_or(payload ->> 'name' = 'first') into token, found_it from outbox.claim('cl ' || of, 100);
+        commit;
+        claims := i;
+        exit when found_it;
+        perform outbox.ack_all(token);
+        commit;
+    end loop;
+end
+$$;
+call claim.expire(8);
+do $$
+declare
+    claims integer;
+    most integer := 0;
+begin
+    for i in 1 .. 8 loop
+        call claim.come('turn' || i, claims);
+        most := greatest(most, claims);
+    end loop;
+    raise notice 'within three claims: %', most <= 3;
+end $$;
+
 -- what is counted of deliveries that did not go well is what there is
 select count(*) from (select subscription_id, status, count(*) as n from outbox.delivery_exception group by 1, 2) x
 full join (select subscription_id, status, sum(n) as n from outbox.exception_count where status <> 'DELAYED' group by 1, 2 having sum(n) <> 0) c using (subscription_id, status)
 where x.n is distinct from c.n;
 
 set client_min_messages = warning;
-select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest,chain}'::text[]) s;
+select count(outbox.unsubscribe('cl ' || s, force => true)) from unnest('{order,mixed,review,lost,none,outage,rest,chain,turn1,turn2,turn3,turn4,turn5,turn6,turn7,turn8}'::text[]) s;
 drop schema claim cascade;

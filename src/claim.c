@@ -645,14 +645,17 @@ begin_claim(Claim *claim, int64 duration, Datum worker)
 }
 
 /*
- * Lanes in turn advance together, so that what a claim reads is near to what the one before has read.  A session that
- * claims from several subscriptions begins anywhere: a turn that they shared could pass over the same lanes each time.
+ * Lanes in turn advance together, so that what a claim reads is near to what the one before has read.  Every round begins
+ * one lane further: what comes alone comes only from the first lane that has anything, so each one has to be the first
+ * now and then, also when a claim goes through all of them, or through a quarter.  A session that claims from several
+ * subscriptions begins anywhere: a turn that they shared could pass over the same lanes each time.
  */
 static void
 go_round(Claim *claim)
 {
 	static int32 subscription_id = 0;
 	static uint32 turn;
+	static int	passed;			/* lanes, in this round */
 	OutboxClaimView *view = &claim->view;
 
 	if (subscription_id != claim->s->id)
@@ -661,8 +664,14 @@ go_round(Claim *claim)
 	for (int i = 0; i < view->nlanes && !claim->closed && claim->lease.count < claim->most && claim->admission != REFUSED; i++)
 	{
 		claim->at = &view->lanes[turn++ % view->nlanes];
+		passed++;
 		if (take_lane(claim))
 			work_lane(claim);
+	}
+	if (passed >= view->nlanes)
+	{
+		turn++;
+		passed = 0;
 	}
 }
 
