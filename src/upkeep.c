@@ -99,12 +99,15 @@ static const Task tasks[] = {
 #define SWEEP_REST		10		/* after a longer one: so many times its length, */
 #define SWEEP_REST_MAX_US	(60 * USECS_PER_SEC)	/* and no longer than this */
 
+/* What came before is before, also when the clock had been ahead then: "failing" is told by which of the two is the later one. */
 static OutboxStatement record_task = {
 	"insert into outbox.maintenance as m (task, last_run, last_success, last_error_at, last_error,"
 	" removed, removed_total, kept, kept_why, resume_at)"
 	" values ($1, $2, case when $3 is null then $2 end, case when $3 is not null then $2 end, $3, $4, $4, $5, $6, $7)"
-	" on conflict (task) do update set last_run = $2, last_success = coalesce(excluded.last_success, m.last_success),"
-	" last_error_at = coalesce(excluded.last_error_at, m.last_error_at), last_error = coalesce($3, m.last_error),"
+	" on conflict (task) do update set last_run = $2,"
+	" last_success = coalesce(excluded.last_success, least(m.last_success, $2 - interval '1 microsecond')),"
+	" last_error_at = coalesce(excluded.last_error_at, least(m.last_error_at, $2 - interval '1 microsecond')),"
+	" last_error = coalesce($3, m.last_error),"
 	" removed = $4, removed_total = m.removed_total + $4, kept = $5, kept_why = $6, resume_at = $7",
 	7, {TEXTOID, TIMESTAMPTZOID, TEXTOID, INT8OID, INT8OID, TEXTOID, INT8OID}
 };
@@ -114,6 +117,7 @@ static OutboxStatement record_going_on = {
 	"insert into outbox.maintenance as m (task, last_run, last_success, removed, removed_total)"
 	" values ($1, $2, $2, $3, $3)"
 	" on conflict (task) do update set last_run = $2, last_success = $2,"
+	" last_error_at = least(m.last_error_at, $2 - interval '1 microsecond'),"
 	" removed = $3, removed_total = m.removed_total + $3",
 	3, {TEXTOID, TIMESTAMPTZOID, INT8OID}
 };

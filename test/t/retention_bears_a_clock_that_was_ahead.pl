@@ -55,8 +55,15 @@ drain($node, 20, 'what can be is delivered');
 
 # --- the receipts of the segment are there yet
 
+sql($node, 'alter table outbox.dedup rename to away');
 far_ahead(12);
+my $failing = q{select string_agg(task, ', ' order by task) filter (where failing) from outbox.maintenance_status};
+is_sql($node, $failing, 'deduplication', 'one task of upkeep fails');
 set_offset($node, 0);
+sql($node, 'alter table outbox.away rename to dedup; alter table outbox.consumed rename to away; call outbox.maintain()');
+is_sql($node, $failing, 'consumed messages', 'set back, it is well again, and another one fails');
+sql($node, 'alter table outbox.away rename to consumed; call outbox.maintain()');
+is_sql($node, $failing, '', 'all are well');
 sql($node, 'create table published (event_id uuid)');
 sql($node, q{insert into published select outbox.publish('t.again', event_key => n::text) from generate_series(1, 5) n});
 drain($node, 20, 'set back');
