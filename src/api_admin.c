@@ -183,8 +183,8 @@ static OutboxStatement open_gates = {
 	"update outbox.gate g set held_by = (select x.event_id from outbox.delivery_exception x"
 	" where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
 	" and x.event_key is not null and x.status in ('RETRY', 'IN_PROGRESS') order by x.position limit 1)"
-	" where g.subscription_id = $1 and exists (select from outbox.delivery_exception x"
-	"  where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.status = 'REVIEW_REQUIRED')",
+	" where g.subscription_id = $1 and (select x.status from outbox.delivery_exception x"
+	"  where x.subscription_id = g.subscription_id and x.event_id = g.held_by and x.replay_no = 0) = 'REVIEW_REQUIRED'",
 	1, {INT4OID}
 };
 

@@ -77,16 +77,16 @@ typedef struct Replay
  */
 static OutboxStatement retry_next = {
 	"with chosen as materialized ("
-	" select x.event_id, x.replay_no from outbox.delivery_exception x"
+	" select x.ctid as at, x.event_id, x.replay_no from outbox.delivery_exception x"
 	" where x.subscription_id = $1 and x.status = 'REVIEW_REQUIRED' and (x.event_id, x.replay_no) > ($2, $3)"
 	" and ($4 is null or x.error_code = $4)"
 	" order by x.event_id, x.replay_no limit $5 for update skip locked),"
 	" numbered as ("
-	" select c.event_id, c.replay_no, row_number() over (order by c.event_id, c.replay_no) - 1 as n from chosen c),"
+	" select c.at, row_number() over (order by c.event_id, c.replay_no) - 1 as n from chosen c),"
 	" changed as ("
 	" update outbox.delivery_exception x set status = 'RETRY', attempts_before = x.attempts_before + x.attempts,"
 	" attempts = 0, next_attempt_at = $6 + n.n * $7 * interval '1 microsecond'"
-	" from numbered n where x.subscription_id = $1 and x.event_id = n.event_id and x.replay_no = n.replay_no"
+	" from numbered n where x.ctid = n.at"
 	" returning x.event_id, x.replay_no)"
 	" select count(*) over (), c.event_id, c.replay_no from changed c order by c.event_id desc, c.replay_no desc limit 1",
 	7, {INT4OID, UUIDOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, INT8OID}

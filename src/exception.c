@@ -278,12 +278,14 @@ review_blocks(int32 subscription_id)
 	return blocks;
 }
 
+/* The key's deliveries that are not over, in order; those in review too, or none of these. */
 static void
-begin_by_key(OutboxScan *scan, SnapshotData *dirty, const OutboxKey *key, int nkeys)
+begin_by_key(OutboxScan *scan, SnapshotData *dirty, const OutboxKey *key, bool reviews, int nkeys)
 {
 	InitDirtySnapshot(*dirty);
 	outbox_store_begin_scan(scan, outbox_extension_relid("delivery_exception"),
-							outbox_extension_relid("delivery_exception_key"), dirty, nkeys);
+							outbox_extension_relid(reviews ? "delivery_exception_key" : "delivery_exception_key_trying"),
+							dirty, nkeys);
 	outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int32GetDatum(key->subscription_id));
 	outbox_store_set_key(scan, 1, BTEqualStrategyNumber, key->tenant_id);
 	outbox_store_set_key(scan, 2, BTEqualStrategyNumber, key->event_key);
@@ -337,7 +339,7 @@ find_holder(const OutboxKey *key, bool blocks_on_review, pg_uuid_t *holder, int6
 	OutboxScan	scan;
 	bool		found;
 
-	begin_by_key(&scan, &dirty, key, 3);
+	begin_by_key(&scan, &dirty, key, blocks_on_review, 3);
 	found = find_unfinished(&scan, blocks_on_review, holder, position);
 	outbox_store_end_scan(&scan);
 	return found;
@@ -351,7 +353,7 @@ outbox_exception_has_later(const OutboxKey *key, int64 position)
 	bool		found;
 	pg_uuid_t	event_id;
 
-	begin_by_key(&scan, &dirty, key, 4);
+	begin_by_key(&scan, &dirty, key, true, 4);
 	outbox_store_set_key(&scan, 3, BTGreaterStrategyNumber, Int64GetDatum(position));
 	found = find_unfinished(&scan, true, &event_id, &position);
 	outbox_store_end_scan(&scan);

@@ -23,6 +23,7 @@
 #define DELAYED			"DELAYED"
 #define FOLD_AT			1000	/* differences */
 #define FOLD_MOST		5000	/* of them in one transaction */
+#define FOLD_ANEW		60		/* the so many-th look is from the beginning again */
 
 /* what a row counts as */
 typedef struct Counted
@@ -33,18 +34,19 @@ typedef struct Counted
 	pg_uuid_t	event_id;
 } Counted;
 
+/* $2: up to where they are folded, so that what vacuum cannot remove yet is not passed over again */
 static OutboxStatement select_many = {
-	"select 1 from outbox.exception_count offset $1 limit 1",
-	1, {INT8OID}
+	"select 1 from outbox.exception_count where entry_id > $2 order by entry_id offset $1 limit 1",
+	2, {INT8OID, INT8OID}
 };
 
 /* the oldest */
 static OutboxStatement take_some = {
 	"with gone as (delete from outbox.exception_count where ctid = any (array(select c.ctid from outbox.exception_count c"
-	" order by c.entry_id limit $1)) returning subscription_id, status, event_type, n)"
-	" select subscription_id, status, event_type, sum(n)::bigint, (select count(*) from gone) from gone"
-	" group by subscription_id, status, event_type",
-	1, {INT8OID}
+	" where c.entry_id > $2 order by c.entry_id limit $1)) returning entry_id, subscription_id, status, event_type, n)"
+	" select subscription_id, status, event_type, sum(n)::bigint, (select count(*) from gone), (select max(entry_id) from gone)"
+	" from gone group by subscription_id, status, event_type",
+	2, {INT8OID, INT8OID}
 };
 
 static OutboxStatement delete_all = {
@@ -169,19 +171,33 @@ append_rows(uint64 n)
 	outbox_store_close_writer(writer);
 }
 
+/*
+ * An entry's number is drawn before it is committed, and those of a long transaction lie far back: now and then all of them
+ * are looked at.
+ */
 bool
 outbox_exception_count_fold(void)
 {
-	Datum		few = Int64GetDatum(FOLD_AT);
-	Datum		most = Int64GetDatum(FOLD_MOST);
+	static int64 through = 0;
+	static int	looks = 0;
+	Datum		args[2] = {Int64GetDatum(FOLD_AT), Int64GetDatum(through)};
 	bool		isnull;
 	uint64		n;
 	bool		more;
 
-	if (outbox_store_run(&select_many, &few, NULL, 1) == 0)
+	if (outbox_store_run(&select_many, args, NULL, 1) == 0)
+	{
+		if (++looks % FOLD_ANEW == 0)
+			through = 0;
 		return false;
-	n = outbox_store_run(&take_some, &most, NULL, 0);
-	more = n > 0 && DatumGetInt64(outbox_store_value(0, 5, &isnull)) == FOLD_MOST;
+	}
+	args[0] = Int64GetDatum(FOLD_MOST);
+	n = outbox_store_run(&take_some, args, NULL, 0);
+	if (n == 0)
+		return false;
+	/* not when they are of nearly as many kinds */
+	more = DatumGetInt64(outbox_store_value(0, 5, &isnull)) == FOLD_MOST && n <= FOLD_MOST / 2;
+	through = DatumGetInt64(outbox_store_value(0, 6, &isnull));
 	append_rows(n);
 	return more;
 }

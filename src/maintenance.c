@@ -122,9 +122,9 @@ static OutboxStatement select_moving_gates = {
 
 /* made for a delivery that has moved already, when on_review became 'block' meanwhile: nothing is parked behind it */
 static OutboxStatement delete_twin = {
-	"delete from outbox.gate t using outbox.gate g where g.gate_id = $1 and t.subscription_id = g.subscription_id"
-	" and t.lane = $2 and t.tenant_id = g.tenant_id and t.event_key = g.event_key and t.gate_id <> $1 returning t.held_by",
-	2, {INT8OID, INT4OID}
+	"delete from outbox.gate where subscription_id = $1 and lane = $2 and tenant_id = $3 and event_key = $4"
+	" returning held_by",
+	4, {INT4OID, INT4OID, TEXTOID, TEXTOID}
 };
 
 static OutboxStatement move_gate = {
@@ -414,13 +414,16 @@ move_gates(const OutboxSubscription *s, const Generation *old, const Generation 
 
 	for (uint64 i = 0; i < n; i++)
 	{
+		Datum		twin[4] = {Int32GetDatum(s->id)};
 		char		nulls[3] = {' ', ' ', 'n'};
-		bool		isnull = true;
+		bool		isnull;
 
 		SPI_tuptable = rows;
 		args[0] = outbox_store_value(i, 1, &isnull);
-		args[1] = Int32GetDatum(lane_of_key(next, outbox_store_text(i, 2), outbox_store_text(i, 3)));
-		if (outbox_store_run(&delete_twin, args, NULL, 0) > 0)
+		args[1] = twin[1] = Int32GetDatum(lane_of_key(next, outbox_store_text(i, 2), outbox_store_text(i, 3)));
+		twin[2] = outbox_store_value(i, 2, &isnull);
+		twin[3] = outbox_store_value(i, 3, &isnull);
+		if (outbox_store_run(&delete_twin, twin, NULL, 0) > 0)
 		{
 			args[2] = outbox_store_value(0, 1, &isnull);
 			nulls[2] = isnull ? 'n' : ' ';

@@ -35,10 +35,13 @@ static OutboxStatement insert_exception = {
 static OutboxStatement select_due = {
 	"select x.event_id, x.replay_no, x.position, x.attempts, x.attempts_before, x.tenant_id, x.event_key"
 	" from outbox.delivery_exception x where x.subscription_id = $1 and x.lane = $2 and x.status = 'RETRY'"
-	" and x.replay_no = 0 and x.next_attempt_at <= $3 and (x.event_key is null or not exists ("
+	" and x.replay_no = 0 and x.next_attempt_at <= $3 and (x.event_key is null or case when $4 then not exists ("
 	"select from outbox.delivery_exception o where o.subscription_id = x.subscription_id and o.tenant_id = x.tenant_id"
-	" and o.event_key = x.event_key and o.position < x.position and o.event_key is not null and o.status <> 'DISCARDED'"
-	" and (o.status <> 'REVIEW_REQUIRED' or $4)))"
+	" and o.event_key = x.event_key and o.position < x.position and o.event_key is not null and o.status <> 'DISCARDED')"
+	" else not exists ("
+	"select from outbox.delivery_exception o where o.subscription_id = x.subscription_id and o.tenant_id = x.tenant_id"
+	" and o.event_key = x.event_key and o.position < x.position and o.event_key is not null"
+	" and o.status in ('RETRY', 'IN_PROGRESS')) end)"
 	" order by x.next_attempt_at limit 1 for update skip locked",
 	4, {INT4OID, INT4OID, TIMESTAMPTZOID, BOOLOID}
 };
@@ -101,11 +104,13 @@ static OutboxStatement hold_gate = {
  * what this process knows of the subscription may be older than the gates that it sees.
  */
 static OutboxStatement derive_gate = {
-	"update outbox.gate g set held_by = (select x.event_id from outbox.delivery_exception x"
-	" where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
-	" and x.event_key is not null and x.status <> 'DISCARDED' and (x.status <> 'REVIEW_REQUIRED'"
-	"  or exists (select from outbox.subscription s where s.subscription_id = $1 and s.on_review = 'block'))"
-	" order by x.position limit 1)"
+	"update outbox.gate g set held_by = case when exists (select from outbox.subscription s"
+	"  where s.subscription_id = $1 and s.on_review = 'block') then (select x.event_id from outbox.delivery_exception x"
+	"  where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
+	"  and x.event_key is not null and x.status <> 'DISCARDED' order by x.position limit 1)"
+	" else (select x.event_id from outbox.delivery_exception x"
+	"  where x.subscription_id = g.subscription_id and x.tenant_id = g.tenant_id and x.event_key = g.event_key"
+	"  and x.event_key is not null and x.status in ('RETRY', 'IN_PROGRESS') order by x.position limit 1) end"
 	" where g.subscription_id = $1 and g.lane = $2 and g.tenant_id = $3 and g.event_key = $4",
 	4, {INT4OID, INT4OID, TEXTOID, TEXTOID}
 };
@@ -136,9 +141,9 @@ static OutboxStatement select_ended = {
 };
 
 static OutboxStatement select_waived = {
-	"select g.tenant_id, g.event_key from outbox.gate g, outbox.delivery_exception x"
-	" where g.subscription_id = $1 and g.lane = $2 and x.subscription_id = g.subscription_id"
-	" and x.event_id = g.held_by and x.replay_no = 0 and x.status = 'REVIEW_REQUIRED' limit 100",
+	"select g.tenant_id, g.event_key from outbox.gate g where g.subscription_id = $1 and g.lane = $2"
+	" and (select x.status from outbox.delivery_exception x where x.subscription_id = g.subscription_id"
+	"  and x.event_id = g.held_by and x.replay_no = 0) = 'REVIEW_REQUIRED' limit 100",
 	2, {INT4OID, INT4OID}
 };
 

@@ -279,6 +279,9 @@ create index delivery_exception_ended on outbox.delivery_exception (subscription
     where status = 'DISCARDED' and not gate_released;
 create index delivery_exception_key on outbox.delivery_exception (subscription_id, tenant_id, event_key, position)
     where event_key is not null and status <> 'DISCARDED';
+-- the same where what is in review holds nobody up, and one key may have a million of these
+create index delivery_exception_key_trying on outbox.delivery_exception (subscription_id, tenant_id, event_key, position)
+    where event_key is not null and status in ('RETRY', 'IN_PROGRESS');
 create index delivery_exception_event on outbox.delivery_exception (event_id);
 create index delivery_exception_review on outbox.delivery_exception (subscription_id, event_id, replay_no)
     where status = 'REVIEW_REQUIRED';
