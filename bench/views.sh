@@ -6,11 +6,12 @@
 # person asks for.  As monitoring does it: under its role where that may, and in a read-only transaction.
 
 bench_views() {
-    local view id waiting
+    local view id waiting finished
     local -a of_monitor=() of_owner=()
     fill_log
     id=$(value "select event_id from outbox.delivery_exception where status = 'REVIEW_REQUIRED' order by event_id offset 1000 limit 1")
     waiting=$(value "select e.event_id from outbox.lane_entry e join bench.of o on e.subscription_id = o.works order by e.lane desc, e.position desc limit 1")
+    finished=$(value "select bench.id_in(from_id, $((LOG_ROWS / 30 * 4 / 5))) from bench.segment where i = 15")
     sql -o /dev/null -c "create role bench_monitor" -c "select outbox.grant_monitor('bench_monitor')" </dev/null
 
     local -A part=(
@@ -36,6 +37,7 @@ bench_views() {
     time_view "outbox.report(), the last hour (for information)" "select outbox.report(outbox.clock() - interval '1 hour')" none
     as='begin isolation level repeatable read, read only;'
     for view in "${of_owner[@]}"; do time_part "$view" "${part[$view]-}"; done
+    time_view "event_history, of an event that is done" "select * from outbox.event_history where event_id = '$finished'"
     time_view "event_history, of an event that waits" "select * from outbox.event_history where event_id = '$waiting'"
 }
 
