@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # the variables are those of run, which sources this
 # retention.sh - what publishers notice while expired events are removed: the p99 of a publishing transaction at 500
 # a second, beside RETENTION_EVENTS old events and while they are removed with their receipts, lane entries, cursors,
-# batches and keys of deduplication: by the router, and by outbox.maintain() at once.
+# batches and keys of deduplication: by the router, and by outbox.maintain() at once. One payload in a hundred is 20 kB, which
+# lies out of line: what leaves the disk with a segment is two tables, of which the other one is about as large.
 #
 # The events are made to be old: published, delivered, and then the extension's clock goes on by more than the
 # retention. Latencies are pgbench's, from the time each transaction was due, so that waiting in line counts.
@@ -10,6 +11,7 @@ bench_retention() {
     local round
     sql -o /dev/null -c "create function bench.note(e outbox.event[]) returns void language sql begin atomic end" </dev/null
     sql -o /dev/null -c "select outbox.subscribe('retention', array['retention.*'], 'bench.note')" </dev/null
+    large_payloads
     set_dispatch on
     sql -o /dev/null -c "select outbox.publish('fresh.first')" </dev/null
     for ((round = 1; round <= (ROUNDS < 3 ? ROUNDS : 3); round++)); do
@@ -18,6 +20,7 @@ bench_retention() {
         # what is thirty days old has long been vacuumed, and on the disk
         sql -c vacuum -c checkpoint </dev/null
         as_user sync
+        say "    round $round: $(value "select pg_size_pretty(sum(pg_table_size(c.oid) - coalesce(pg_total_relation_size(nullif(c.reltoastrelid, 0)), 0))) || ' of events, and out of line ' || pg_size_pretty(sum(coalesce(pg_total_relation_size(nullif(c.reltoastrelid, 0)), 0))) from outbox.segment s join pg_class c on c.oid = ('outbox.event_log_' || s.name)::regclass")"
         publish_for before "$RETENTION_SECONDS"
         publish_while_removing "$round"
         keep before "$(percentile 0.99 before)"
@@ -54,10 +57,15 @@ remove_old() {
     say "    removed after $((SECONDS - begin)) s"
 }
 
+# a hundred payloads of 20 kB, of words that hardly compress
+large_payloads() {
+    sql -c "create table bench.large as select n, (select jsonb_build_object('text', string_agg(substr(translate(md5(n || ' ' || m), '0123456789', 'ghijklmnop'), 1, 8), ' ')) from generate_series(1, 2250) m) as payload from generate_series(0, 99) n" </dev/null
+}
+
 fill_log() {
     local left=$RETENTION_EVENTS part=100000
     while ((left > 0)); do
-        sql -o /dev/null -c "select count(outbox.publish('retention.old', bench.payload()::jsonb, event_key => 'k' || n, dedup_key => case when n % 100 = 0 then gen_random_uuid()::text end)) from generate_series(1, $((left < part ? left : part))) n" </dev/null
+        sql -o /dev/null -c "select count(outbox.publish('retention.old', case when g.n % 100 = 1 then (select l.payload from bench.large l where l.n = g.n / 100 % 100) else bench.payload() end, event_key => 'k' || g.n, dedup_key => case when g.n % 100 = 0 then gen_random_uuid()::text end)) from generate_series(1, $((left < part ? left : part))) g (n)" </dev/null
         left=$((left - part))
     done
     until_true 1200 "select coalesce(sum(backlog), 0) = 0 and not bool_or(catching_up) from outbox.subscription_status where subscription = 'retention'"
