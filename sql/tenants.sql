@@ -137,7 +137,7 @@ insert into outbox.delayed select '2100-01-01', event_id, id from tenants_test.s
 -- by hand, what no right gives to an application
 grant select on outbox.event, outbox.event_history, outbox.delivery, outbox.attempt, outbox.review_required, outbox.blocked_key, outbox.subscription_status, outbox.worker_status,
     outbox.operator_log, outbox.metrics, outbox.failure_metrics, outbox.review_metrics, outbox.server_metrics, outbox.maintenance_status, outbox.snapshot_holder, outbox.unmatched_event_type, outbox.event_type, outbox.open_count, outbox.status_count to outbox_test_t_app, outbox_test_t_monitor, outbox_test_t_worker;
-grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.open_counts, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since to outbox_test_t_app, outbox_test_t_worker;
+grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.open_counts, outbox.is_open, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since to outbox_test_t_app, outbox_test_t_worker;
 grant select on tenants_test.sample, tenants_test.id to public;
 
 -- whose rows does a role see in a view?

@@ -69,6 +69,23 @@ from id, (values ('k3', 'blocked 1', 3), ('k4', 'blocked 2', 5), ('k4', 'blocked
 where g.subscription_id = a and g.event_key = v.key;
 insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id;
 insert into outbox.exception_count select -7, a, 'DELAYED', '', 1 from id;
+-- which events are open: the first ones that a query asks of are searched for, the others are looked up
+select string_agg(label, ', ' order by label) as open from sample where outbox.is_open(event_id);
+select bool_and(outbox.is_open(s.event_id) = (s.label not in ('completed', 'in review', 'discarded'))) as same from (select * from sample order by label desc) s;
+select string_agg(label || case when (select outbox.is_open(s.event_id)) then '' else ' is not' end, ', ' order by label) as each_by_itself from sample s;
+do $$ -- an expression that goes on after a change
+declare
+    open boolean;
+    seen text := '';
+begin
+    for i in 1 .. 5 loop
+        open := outbox.is_open(pg_temp.event('delayed'));
+        seen := seen || case when open then ' open' else ' done' end;
+        if i = 4 then delete from outbox.delayed; end if;
+    end loop;
+    raise notice '%', seen;
+    insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id;
+end $$;
 -- the other subscription: everything pending in its one lane
 insert into outbox.lane_entry select b, 0, row_number() over (order by event_id), event_id, '(0,1)' from sample, id;
 

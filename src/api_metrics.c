@@ -20,6 +20,7 @@
 #include "open_count.h"
 #include "segment.h"
 #include "store.h"
+#include "tenant.h"
 
 #define QUANTILES		3
 #define COUNTER_COLUMNS (1 + OUTBOX_TOTALS + QUANTILES * OUTBOX_DURATIONS)
@@ -28,6 +29,7 @@ PG_FUNCTION_INFO_V1(outbox_counters);
 PG_FUNCTION_INFO_V1(outbox_failure_counters);
 PG_FUNCTION_INFO_V1(outbox_unmatched_types);
 PG_FUNCTION_INFO_V1(outbox_open_counts);
+PG_FUNCTION_INFO_V1(outbox_is_open);
 PG_FUNCTION_INFO_V1(outbox_count_exceptions);
 PG_FUNCTION_INFO_V1(outbox_published_at_of);
 PG_FUNCTION_INFO_V1(outbox_oldest_since);
@@ -145,6 +147,19 @@ outbox_open_counts(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* outbox.is_open(uuid); of an event that the session may not see, null */
+Datum
+outbox_is_open(PG_FUNCTION_ARGS)
+{
+	pg_uuid_t  *id = PG_GETARG_UUID_P(0);
+
+	if (!outbox_tenant_event_is_visible(id))
+		PG_RETURN_NULL();
+	if (fcinfo->flinfo->fn_extra == NULL)
+		fcinfo->flinfo->fn_extra = outbox_open_events_begin(fcinfo->flinfo->fn_mcxt);
+	PG_RETURN_BOOL(outbox_open_events_has(fcinfo->flinfo->fn_extra, id, GetActiveSnapshot()));
 }
 
 /* the trigger of outbox.delivery_exception, after each row */

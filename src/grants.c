@@ -99,6 +99,7 @@ static const GrantedObject granted_functions[] = {
 	{"published_at_of", O | M},
 	{"counters", O | M},
 	{"open_counts", O | M},
+	{"is_open", O | M},
 	{"failure_counters", O | M},
 	{"unmatched_types", O | M},
 	{"lease_events", O | M},
