@@ -281,8 +281,8 @@ report_damage(const SegmentEntry *entry)
 			 errmsg("segment \"%s\" of the event log is not complete", entry->name),
 			 errdetail("The tables %s.event_log_%s and %s.receipt_log_%s, their primary keys and the index on xid belong together.",
 					   OUTBOX_SCHEMA, entry->name, OUTBOX_SCHEMA, entry->name),
-			 errhint("When they were dropped on purpose, drop what is left of them and delete the row of %s.segment: their events are lost.",
-					 OUTBOX_SCHEMA)));
+			 errhint("A dump that is being restored brings them at its end: then wait for it. When they were dropped on purpose, "
+					 "drop what is left of them and delete the row of %s.segment: their events are lost.", OUTBOX_SCHEMA)));
 }
 
 /* False when the cache has changed meanwhile, and the entry with it. */

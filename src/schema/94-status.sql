@@ -103,10 +103,16 @@ begin atomic
         select 11, format('No subscription took events of type %s: %s, the last one %s ago. A slip of the pen in a pattern? select outbox.matching_subscriptions(%L);', event_type, events, outbox.ago(last_seen_at), event_type)
         from outbox.unmatched_event_type where last_seen_at > outbox.clock() - interval '1 day'
         union all
-        select 12, format('A %s (%s%s) keeps vacuum from removing dead rows since %s.', kind, name, coalesce(', pid ' || pid, ''), outbox.ago(since))
-        from outbox.snapshot_holder where since < clock_timestamp() - interval '1 hour'
+        select 12, format('A %s (%s%s) keeps vacuum from removing dead rows%s. When you know whose it is%s', kind, name, coalesce(', pid ' || pid, ''), coalesce(' since ' || outbox.ago(since), ''),
+                          case kind when 'session' then format(': select pg_terminate_backend(%s);', pid)
+                               when 'prepared transaction' then format(', in its database: rollback prepared %L;', name)
+                               when 'replication slot' then format(', and nobody is to read it any more: select pg_drop_replication_slot(%L);', name)
+                               else ', end it.' end)
+        from outbox.snapshot_holder
+        -- a slot does not tell since when; one that is read by nobody for a moment is none
+        where since < clock_timestamp() - interval '1 hour' or kind = 'replication slot' and pid is null and xids_behind > 100000
         union all
-        select 13, format('Past their time and still on the disk, task "%s": %s (%s)', task, kept, left(kept_why, 300))
+        select 13, format('Past their time and still on the disk, task "%s": %s (%s). What each means, and what to do: doc/runbook.md, "The disk fills up".', task, kept, left(kept_why, 300))
         from upkeep where task in ('archive', 'events', 'receipts', 'retired tables') and kept > 0
     ), line (part, n, line) as (
         select 1, 0::bigint, format('outbox %s, database "%s", %s', e.extversion, current_database(), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ'))

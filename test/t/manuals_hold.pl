@@ -80,7 +80,7 @@ push @before,
 		select outbox.publish('broken.once', request_id => 'req-1') as in_review \gset
 		call outbox.drain()} ],
 	[ qr/outbox\.(retry_all|discard)\(/, 'call outbox.drain()' ],
-	[ qr/depends_on_it/, q{do $$ begin execute (select format('create view public.of_a_segment as select event_id from %s', tableoid::regclass) from outbox.event_log limit 1); end $$} ],
+	[ qr/depends_on_it/, q{do $$ begin execute (select format('create view public.of_a_segment as select * from %s', tableoid::regclass) from outbox.event_log limit 1); end $$} ],
 	[ qr/from outbox\.unmatched_event_type/, q{select outbox.publish('task.created');
 		select outbox.subscribe('task-log', array['task.item.*'])} ];
 
