@@ -2,7 +2,7 @@
 # whatever lies beside: events that are done, delayed, in review, to be tried again, parked behind one key and behind many,
 # leased by live holders, leases that have ended, and an expired one that cannot be taken back; with statistics that are
 # absent, of another time, or right, and with generic plans. A lease that expires does not wait for a look at all that have ended.
-# OUTBOX_TEST_FULL=1: a million of each, about six minutes.
+# OUTBOX_TEST_FULL=1: a million of each.
 use strict;
 use warnings;
 use FindBin;
