@@ -21,6 +21,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -157,6 +158,8 @@ outbox_segment_worker_main(Datum database)
 	pg_uuid_t	id;
 
 	memcpy(&id, MyBgworkerEntry->bgw_extra, sizeof(id));
+	/* the default handler ends the process where it is: in a critical section, and the server with it */
+	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);
 	outbox_session_pin(true);
