@@ -18,6 +18,7 @@
 #include "event_log.h"
 #include "exception_count.h"
 #include "open_count.h"
+#include "open_event.h"
 #include "segment.h"
 #include "store.h"
 #include "tenant.h"
@@ -158,8 +159,8 @@ outbox_is_open(PG_FUNCTION_ARGS)
 	if (!outbox_tenant_event_is_visible(id))
 		PG_RETURN_NULL();
 	if (fcinfo->flinfo->fn_extra == NULL)
-		fcinfo->flinfo->fn_extra = outbox_open_events_begin(fcinfo->flinfo->fn_mcxt);
-	PG_RETURN_BOOL(outbox_open_events_has(fcinfo->flinfo->fn_extra, id, GetActiveSnapshot()));
+		fcinfo->flinfo->fn_extra = outbox_open_event_begin(fcinfo->flinfo->fn_mcxt);
+	PG_RETURN_BOOL(outbox_open_event_has(fcinfo->flinfo->fn_extra, id, GetActiveSnapshot()));
 }
 
 /* the trigger of outbox.delivery_exception, after each row */

@@ -659,8 +659,11 @@ go_round(Claim *claim)
 	OutboxClaimView *view = &claim->view;
 
 	if (subscription_id != claim->s->id)
+	{
+		subscription_id = claim->s->id;
 		turn = pg_prng_uint32(&pg_global_prng_state);
-	subscription_id = claim->s->id;
+		passed = 0;
+	}
 	for (int i = 0; i < view->nlanes && !claim->closed && claim->lease.count < claim->most && claim->admission != REFUSED; i++)
 	{
 		claim->at = &view->lanes[turn++ % view->nlanes];

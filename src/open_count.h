@@ -1,4 +1,4 @@
-/* open_count.h - how much of each subscription is open, by index probes; and whether an event is. */
+/* open_count.h - how much of each subscription is open, by index probes. */
 #ifndef OUTBOX_OPEN_COUNT_H
 #define OUTBOX_OPEN_COUNT_H
 
@@ -22,13 +22,5 @@ typedef struct OutboxOpenCount
 
 /* All subscriptions, as the snapshot has them; returns how many. */
 extern int	outbox_open_count_read(Snapshot snapshot, OutboxOpenCount **counts);
-
-/*
- * Is any delivery of the event pending, delayed, parked, leased, started or to be tried again?  For a query that may ask of many:
- * the first ones are searched for, then all that is open is read once.
- */
-typedef struct OutboxOpenEvents OutboxOpenEvents;
-extern OutboxOpenEvents *outbox_open_events_begin(MemoryContext context);
-extern bool outbox_open_events_has(OutboxOpenEvents *events, const pg_uuid_t *id, Snapshot snapshot);
 
 #endif							/* OUTBOX_OPEN_COUNT_H */
