@@ -28,6 +28,7 @@
 #include "waiters.h"
 
 #define KNOWN_TYPES_MAX		10000	/* event types remembered with their subscriptions */
+#define PENDING_MAX			8192	/* entries sorted by their lanes before they are written */
 
 typedef struct LaneEnd
 {
@@ -35,6 +36,16 @@ typedef struct LaneEnd
 	int32		lane;
 	int64		position;		/* the last one given */
 } LaneEnd;
+
+/* an entry of a lane that is not written yet */
+typedef struct OutboxPlacedEntry
+{
+	int32		subscription_id;
+	int32		lane;
+	int64		position;
+	pg_uuid_t	event_id;
+	ItemPointerData tid;
+} OutboxPlacedEntry;
 
 /* which subscriptions an event type goes to; the key is the type */
 typedef struct TypeRoute
@@ -305,22 +316,69 @@ outbox_placement_begin(OutboxPlacement *placement)
 	refresh_routes(placement);
 }
 
+static int
+compare_pending(const void *a, const void *b)
+{
+	const OutboxPlacedEntry *x = a;
+	const OutboxPlacedEntry *y = b;
+
+	if (x->subscription_id != y->subscription_id)
+		return x->subscription_id < y->subscription_id ? -1 : 1;
+	if (x->lane != y->lane)
+		return x->lane < y->lane ? -1 : 1;
+	return x->position < y->position ? -1 : 1;
+}
+
+/* Those of one lane next to each other, as they will be read: in the table, and in the index while it is written. */
+static void
+write_pending(OutboxPlacement *placement)
+{
+	if (placement->entries == NULL)
+		placement->entries = outbox_store_open_writer(outbox_extension_relid("lane_entry"));
+	qsort(placement->pending, placement->npending, sizeof(OutboxPlacedEntry), compare_pending);
+	for (int i = 0; i < placement->npending; i++)
+	{
+		OutboxPlacedEntry *entry = &placement->pending[i];
+		Datum		values[5] = {
+			Int32GetDatum(entry->subscription_id), Int32GetDatum(entry->lane), Int64GetDatum(entry->position),
+			UUIDPGetDatum(&entry->event_id), PointerGetDatum(&entry->tid)
+		};
+		bool		nulls[5] = {false};
+
+		outbox_store_put(placement->entries, values, nulls);
+	}
+	outbox_store_flush(placement->entries);
+	placement->npending = 0;
+}
+
+/* Room for one more. */
+static void
+make_room(OutboxPlacement *placement)
+{
+	if (placement->npending < placement->pending_size)
+		return;
+	if (placement->npending == PENDING_MAX)
+	{
+		write_pending(placement);
+		return;
+	}
+	placement->pending_size = Max(64, placement->pending_size * 2);
+	placement->pending = placement->pending == NULL ? palloc(placement->pending_size * sizeof(OutboxPlacedEntry)) :
+		repalloc(placement->pending, placement->pending_size * sizeof(OutboxPlacedEntry));
+}
+
 void
 outbox_placement_put_entry(OutboxPlacement *placement, const OutboxSubscription *s, TupleTableSlot *event, const pg_uuid_t *id)
 {
 	int32		lane = lane_of(s, event);
-	ItemPointer tid = palloc(sizeof(ItemPointerData));
-	Datum		values[5] = {
-		Int32GetDatum(s->id), Int32GetDatum(lane), Int64GetDatum(next_position(s->id, lane)), UUIDPGetDatum(id),
-		PointerGetDatum(tid)
-	};
-	bool		nulls[5] = {false};
 	uint32		bit = outbox_shmem_hint_bit(s->id, lane);
 
-	if (placement->entries == NULL)
-		placement->entries = outbox_store_open_writer(outbox_extension_relid("lane_entry"));
-	*tid = event->tts_tid;
-	outbox_store_put(placement->entries, values, nulls);
+	make_room(placement);
+	placement->pending[placement->npending++] = (OutboxPlacedEntry)
+	{
+		.subscription_id = s->id, .lane = lane, .position = next_position(s->id, lane), .event_id = *id,
+			.tid = event->tts_tid
+	};
 	placement->hints[bit / 64] |= UINT64CONST(1) << (bit % 64);
 	placement->placed[s - placement->subscriptions]++;
 	placement->routed++;
@@ -396,6 +454,8 @@ outbox_placement_count_delayed(OutboxPlacement *placement, int index, int n)
 void
 outbox_placement_end(OutboxPlacement *placement)
 {
+	if (placement->npending > 0)
+		write_pending(placement);
 	if (placement->entries != NULL)
 		outbox_store_close_writer(placement->entries);
 	if (placement->delayed != NULL)

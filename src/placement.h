@@ -19,6 +19,9 @@ typedef struct OutboxPlacement
 {
 	TimestampTz now;
 	OutboxWriter *entries;
+	struct OutboxPlacedEntry *pending;	/* [npending]: entries that are not written yet, see placement.c */
+	int			npending;
+	int			pending_size;
 	OutboxWriter *delayed;
 	OutboxSubscription *subscriptions;
 	int			nsubscriptions;

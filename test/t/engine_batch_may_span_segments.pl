@@ -35,6 +35,8 @@ for my $round (0 .. 2)
 cmp_ok(sql($node, 'select count(distinct tableoid) from outbox.event_log'), '>=', 3, 'the events lie in several segments');
 set_dispatch('on');
 drain($node, 40, 'delivered');
+is_sql($node, q{select count(*) from (select row(subscription_id, lane) is distinct from lag(row(subscription_id, lane)) over (order by ctid) as begins from outbox.lane_entry) e where begins},
+	'16', 'the entries of a lane, routed together, lie side by side');
 is_sql($node, 'select count(*), count(distinct event_id) from effect', '1200|1200', 'one effect each');
 is(reconcile($node, 'single', 'effect') . reconcile($node, 'several', 'together'), '', 'receipts are effects');
 is_sql($node, q{select sum(events) = (select count(*) from outbox.receipt_log) from outbox.batch}, 't', 'batches know how many they were');
