@@ -24,6 +24,7 @@
 #include "outage.h"
 #include "session.h"
 #include "settle.h"
+#include "shmem.h"
 #include "store.h"
 
 #define LEVEL_MAX	16
@@ -77,18 +78,50 @@ read_outage(TupleTableSlot *slot, OutboxOutage *outage)
 	outage->level = DatumGetInt32(slot_getattr(slot, STATE_OUTAGE_LEVEL + 1, &isnull));
 }
 
+/*
+ * Where this session has looked last, and found nothing: when all goes well, each acknowledgement would look again.  A
+ * subscription that has had a handler meanwhile, whose workers keep the same row, has another version of the definitions.
+ */
+static struct
+{
+	OutboxDatabase *db;			/* NULL: nowhere */
+	int32		subscription_id;
+	uint64		definitions;
+	uint32		changes;
+}			quiet = {0};
+
+static bool
+is_quiet(const OutboxSubscription *s, OutboxDatabase *db, uint32 changes)
+{
+	return db != NULL && quiet.db == db && quiet.subscription_id == s->id && quiet.definitions != 0 &&
+		quiet.definitions == outbox_subscription_version() && quiet.changes == changes;
+}
+
 void
 outbox_outage_read(const OutboxSubscription *s, OutboxOutage *outage)
 {
+	OutboxDatabase *db = outbox_shmem_my_database();
+	uint32		changes = db == NULL ? 0 : outbox_shmem_outage_changes(db);
 	OutboxScan	scan;
 
 	memset(outage, 0, sizeof(*outage));
 	outage->until = DT_NOBEGIN;
+	if (is_quiet(s, db, changes))
+		return;
 	begin_scan(&scan, s->id);
 	if (outbox_store_next(&scan, true))
 	{
+		bool		held = outbox_store_is_held(scan.slot);
+
 		read_outage(scan.slot, outage);
-		outage->busy = outage->level > 0 && outbox_store_is_held(scan.slot);
+		outage->busy = outage->level > 0 && held;
+		if (!held && outage->level == 0 && outage->failures == 0)
+		{
+			quiet.db = db;
+			quiet.subscription_id = s->id;
+			quiet.definitions = outbox_subscription_version();
+			quiet.changes = changes;
+		}
 	}
 	outbox_store_end_scan(&scan);
 }
@@ -138,7 +171,10 @@ static void
 write_state(StateRow *row)
 {
 	OutboxWriter *writer = outbox_store_open_writer(RelationGetRelid(row->scan.rel));
+	OutboxDatabase *db = outbox_shmem_my_database();
 
+	if (db != NULL)
+		outbox_shmem_count_outage_change(db);
 	set(row, STATE_FAILURES, Int32GetDatum(row->outage.failures), false);
 	set(row, STATE_OUTAGE_LEVEL, Int32GetDatum(row->outage.level), false);
 	set(row, STATE_OUTAGE_UNTIL, TimestampTzGetDatum(row->outage.until), row->outage.until == DT_NOBEGIN);

@@ -111,6 +111,7 @@ create_shmem(void)
 			pg_atomic_init_u32(&db->next_subscription, 0);
 			pg_atomic_init_u64(&db->swept, (uint64) DT_NOBEGIN);
 			pg_atomic_init_u32(&db->late_leases, 0);
+			pg_atomic_init_u32(&db->outage_changes, 0);
 			SpinLockInit(&db->sweep_lock);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);
@@ -200,6 +201,7 @@ outbox_shmem_ensure_database(Oid oid)
 		pg_atomic_write_u32(&db->router_slot, 0);
 		pg_atomic_write_u32(&db->next_subscription, 0);
 		pg_atomic_write_u64(&db->swept, (uint64) DT_NOBEGIN);
+		outbox_shmem_count_outage_change(db);
 		memset(&db->sweep_place, 0, sizeof(db->sweep_place));
 		pg_write_barrier();
 		db->oid = oid;

@@ -44,6 +44,7 @@ typedef struct OutboxDatabase
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
 	pg_atomic_uint32 late_leases;	/* counts those that had expired when they were committed */
+	pg_atomic_uint32 outage_changes;	/* see outbox_shmem_outage_changes() */
 	slock_t		sweep_lock;
 	OutboxSweepPlace sweep_place;	/* of claims; by sweep_lock */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
@@ -162,6 +163,26 @@ outbox_shmem_work_count(OutboxDatabase *db, uint32 bit)
 extern TimestampTz outbox_shmem_swept(OutboxDatabase *db);
 extern uint32 outbox_shmem_late_leases(OutboxDatabase *db);
 extern void outbox_shmem_sweep(OutboxDatabase *db, TimestampTz from, TimestampTz to, uint32 late_leases);
+
+/*
+ * Counts the changes of outages: whoever changes a row of outbox.subscription_state in that respect has locked it, and then
+ * counts, before it commits.  So a row that nobody held when it was read, after the count, is the same as long as the
+ * count is.
+ */
+static inline uint32
+outbox_shmem_outage_changes(OutboxDatabase *db)
+{
+	uint32		changes = pg_atomic_read_u32(&db->outage_changes);
+
+	pg_memory_barrier();
+	return changes;
+}
+
+static inline void
+outbox_shmem_count_outage_change(OutboxDatabase *db)
+{
+	pg_atomic_fetch_add_u32(&db->outage_changes, 1);
+}
 
 /*
  * How far the sweep of the last claim came, whichever session's: the next one goes on there.  So a session that claims once
