@@ -456,50 +456,51 @@ park_at_gate(Claim *claim, const OutboxClaimedEvent *entry, const ItemPointerDat
  * part of the index that it has left: then it begins again, once, and what it finds first is what is there.
  */
 static bool
-begin_again(const Claim *claim, OutboxScan *scan, int64 position, bool *again)
+next_entry(Claim *claim)
 {
-	*again = !*again && position != claim->at->reached + 1;
-	if (*again)
-	{
-		outbox_store_set_key(scan, 2, BTGreaterStrategyNumber, Int64GetDatum(claim->at->reached));
-		outbox_store_rescan(scan);
-	}
-	return *again;
+	OutboxClaimLane *lane = claim->at;
+	bool		isnull;
+
+	if (!lane->at_hand && !outbox_claimable_next_entry(lane))
+		return false;
+	if (DatumGetInt64(slot_getattr(lane->entries.slot, 3, &isnull)) == lane->reached + 1)
+		return true;
+	lane->at_hand = false;
+	lane->cursor = lane->reached;
+	return outbox_claimable_first_entry(&claim->view, lane);
 }
 
 static void
 take_entries(Claim *claim)
 {
-	SnapshotData dirty;
-	OutboxScan	scan;
+	OutboxClaimLane *lane = claim->at;
 	bool		isnull;
 	int			most = ENTRIES_AT_ONCE;
 	bool		gated;
-	bool		again = false;
 
 	if (!has_room(claim))
 		return;
 	/* now that the lane is ours: whoever had it before may have left a gate */
-	gated = outbox_subscription_orders(claim->s, claim->at->lane) &&
-		outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, claim->s->id, claim->at->lane);
-	claim->at->cursor = claim->at->reached;
-	outbox_claimable_begin_entries(&scan, &dirty, &claim->view, claim->at);
-	while (most-- > 0 && has_room(claim) && outbox_claimable_next_entry(&scan, &dirty))
+	gated = outbox_subscription_orders(claim->s, lane->lane) &&
+		outbox_claimable_has_row("gate", OUTBOX_GATE_KEY_INDEX, claim->s->id, lane->lane);
+	lane->cursor = lane->reached;
+	if (!outbox_claimable_first_entry(&claim->view, lane))
+		return;
+	while (most-- > 0 && has_room(claim) && next_entry(claim))
 	{
+		TupleTableSlot *slot = lane->entries.slot;
 		OutboxClaimedEvent entry = {
-			.event_id = *DatumGetUUIDP(slot_getattr(scan.slot, 4, &isnull)), .lane = claim->at->lane,
-			.position = DatumGetInt64(slot_getattr(scan.slot, 3, &isnull)), .attempts = 1, .gate_id = OUTBOX_FROM_LANE
+			.event_id = *DatumGetUUIDP(slot_getattr(slot, 4, &isnull)), .lane = lane->lane,
+			.position = DatumGetInt64(slot_getattr(slot, 3, &isnull)), .attempts = 1, .gate_id = OUTBOX_FROM_LANE
 		};
-		ItemPointer tid = (ItemPointer) DatumGetPointer(slot_getattr(scan.slot, 5, &isnull));
+		ItemPointer tid = (ItemPointer) DatumGetPointer(slot_getattr(slot, 5, &isnull));
 
 		CHECK_FOR_INTERRUPTS();
-		if (begin_again(claim, &scan, entry.position, &again))
-			continue;
+		lane->at_hand = false;
 		if (!(gated && park_at_gate(claim, &entry, tid)) && take_event(claim, &entry, tid, 0) == NO_ROOM)
 			break;
-		claim->at->reached = entry.position;
+		lane->reached = entry.position;
 	}
-	outbox_store_end_scan(&scan);
 }
 
 /* ---------------------------------------------------------------- the claim */
@@ -670,6 +671,7 @@ go_round(Claim *claim)
 		passed++;
 		if (take_lane(claim))
 			work_lane(claim);
+		outbox_claimable_close_entries(claim->at);
 	}
 	if (passed >= view->nlanes)
 	{

@@ -29,6 +29,8 @@
 #include "store.h"
 #include "wakeup.h"
 
+#define TOKENS_AT_ONCE		16
+
 /* columns of outbox.lease */
 typedef enum LeaseColumn
 {
@@ -58,14 +60,20 @@ outbox_claim_lease_draw(void)
 	return nextval_internal(outbox_extension_relid("lease_lease_id_seq"), false);
 }
 
-/* Nobody can guess it: 122 bits are random. */
+/* Nobody can guess it: 122 bits are random.  They are drawn for some tokens at once, since most of a draw is its beginning. */
 void
 outbox_claim_lease_make_token(pg_uuid_t *token)
 {
-	if (!pg_strong_random(token->data, UUID_LEN))
+	static pg_uuid_t drawn[TOKENS_AT_ONCE];
+	static int	left = 0;
+
+	if (left == 0 && !pg_strong_random(drawn, sizeof(drawn)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
+	left = left == 0 ? TOKENS_AT_ONCE : left;
+	*token = drawn[--left];
+	explicit_bzero(&drawn[left], UUID_LEN);
 	token->data[6] = (token->data[6] & 0x0f) | 0x40;
 	token->data[8] = (token->data[8] & 0x3f) | 0x80;
 }
@@ -250,48 +258,47 @@ read_head(TupleTableSlot *slot, OutboxClaimLease *lease)
 	lease->count = DatumGetInt16(lease_value(slot, LEASE_EVENTS));
 }
 
-/* The elements of an array column, NULL when it is null. */
-static Datum *
-read_array(TupleTableSlot *slot, LeaseColumn column, Oid type, int size, bool by_value, char align, int count)
+/*
+ * The elements of an array column, NULL when it is null: its types have a fixed width and no nulls, so that they lie side by
+ * side.
+ */
+static const void *
+read_array(TupleTableSlot *slot, LeaseColumn column, int count)
 {
 	bool		isnull;
 	Datum		value = slot_getattr(slot, column + 1, &isnull);
-	Datum	   *elements;
-	int			n;
+	ArrayType  *array;
 
 	if (isnull)
 		return NULL;
-	deconstruct_array(DatumGetArrayTypePCopy(value), type, size, by_value, align, &elements, NULL, &n);
-	if (n != count)
+	array = DatumGetArrayTypePCopy(value);
+	if (ARR_HASNULL(array) || ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) != count)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("a row of outbox.lease does not fit together")));
-	return elements;
+	return ARR_DATA_PTR(array);
 }
 
 static void
 read_events(TupleTableSlot *slot, OutboxClaimLease *lease)
 {
 	int			n = lease->count;
-	Datum	   *ids = read_array(slot, LEASE_EVENT_IDS, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, n);
-	Datum	   *lanes = read_array(slot, LEASE_LANES, INT4OID, 4, true, TYPALIGN_INT, n);
-	Datum	   *positions = read_array(slot, LEASE_POSITIONS, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, n);
-	Datum	   *replays = read_array(slot, LEASE_REPLAYS, INT2OID, 2, true, TYPALIGN_SHORT, n);
-	Datum	   *attempts = read_array(slot, LEASE_ATTEMPTS, INT2OID, 2, true, TYPALIGN_SHORT, n);
-	Datum	   *gates = read_array(slot, LEASE_GATES, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, n);
+	const pg_uuid_t *ids = read_array(slot, LEASE_EVENT_IDS, n);
+	const int32 *lanes = read_array(slot, LEASE_LANES, n);
+	const int64 *positions = read_array(slot, LEASE_POSITIONS, n);
+	const int16 *replays = read_array(slot, LEASE_REPLAYS, n);
+	const int16 *attempts = read_array(slot, LEASE_ATTEMPTS, n);
+	const int64 *gates = read_array(slot, LEASE_GATES, n);
 
 	lease->events = palloc(Max(n, 1) * sizeof(OutboxClaimedEvent));
 	for (int i = 0; i < n; i++)
 	{
-		OutboxClaimedEvent *event = &lease->events[i];
-
-		event->event_id = *DatumGetUUIDP(ids[i]);
-		event->lane = DatumGetInt32(lanes[i]);
-		event->position = DatumGetInt64(positions[i]);
-		event->replay_no = replays ? DatumGetInt16(replays[i]) : 0;
-		event->attempts = attempts ? DatumGetInt16(attempts[i]) : 1;
-		event->gate_id = gates ? DatumGetInt64(gates[i]) : OUTBOX_FROM_LANE;
-		event->state = CLAIM_HELD;
+		lease->events[i] = (OutboxClaimedEvent)
+		{
+			.event_id = ids[i], .lane = lanes[i], .position = positions[i],
+				.replay_no = replays ? replays[i] : 0, .attempts = attempts ? attempts[i] : 1,
+				.gate_id = gates ? gates[i] : OUTBOX_FROM_LANE, .state = CLAIM_HELD
+		};
 	}
 }
 
@@ -363,19 +370,17 @@ outbox_claim_lease_read_progress(OutboxClaimLease *lease)
 }
 
 bool
-outbox_claim_lease_has_returned(const OutboxClaimLease *lease)
+outbox_claim_lease_has_returned(const OutboxClaimLease *lease, OutboxScan *scan)
 {
-	OutboxScan	scan;
-	bool		found;
-
-	outbox_store_begin_scan(&scan, outbox_extension_relid("lease_progress"),
-							outbox_extension_relid("lease_progress_pkey"), SnapshotSelf, 2);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease->lease_id));
-	outbox_store_set_key(&scan, 1, BTLessStrategyNumber, Int64GetDatum(0));
-	outbox_store_rescan(&scan);
-	found = outbox_store_next(&scan, true);
-	outbox_store_end_scan(&scan);
-	return found;
+	if (scan->rel == NULL)
+	{
+		outbox_store_begin_scan(scan, outbox_extension_relid("lease_progress"),
+								outbox_extension_relid("lease_progress_pkey"), SnapshotSelf, 2);
+		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease->lease_id));
+		outbox_store_set_key(scan, 1, BTLessStrategyNumber, Int64GetDatum(0));
+	}
+	outbox_store_rescan(scan);
+	return outbox_store_next(scan, true);
 }
 
 /* ---------------------------------------------------------------- finding and locking */

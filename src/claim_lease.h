@@ -8,6 +8,7 @@
 #include "utils/snapshot.h"
 
 #include "patience.h"
+#include "store.h"
 
 #define OUTBOX_CLAIM_EVENTS_MAX		1000
 #define OUTBOX_CLAIM_DURATION_MAX	USECS_PER_DAY
@@ -72,8 +73,11 @@ extern bool outbox_claim_lease_lock(const pg_uuid_t *token, LockTupleMode mode, 
 /* read what is settled by now: a row for each call that settled */
 extern void outbox_claim_lease_read_progress(OutboxClaimLease *lease);
 
-/* has anything of it failed, or gone back?  One probe, however many calls have completed something */
-extern bool outbox_claim_lease_has_returned(const OutboxClaimLease *lease);
+/*
+ * Has anything of it failed, or gone back?  One probe, however many calls have completed something.  The scan is begun when its
+ * rel is NULL, and left open, to ask again.
+ */
+extern bool outbox_claim_lease_has_returned(const OutboxClaimLease *lease, OutboxScan *scan);
 
 /* how a lease stands; true when it has not ended */
 extern bool outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at);

@@ -181,7 +181,7 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 {
 	int			index;
 
-	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease))
+	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease, &settle->returned))
 		read_all(settle);
 	settle->was_read = true;
 	index = find_event(settle, event_id);
@@ -332,8 +332,8 @@ complete_marked(OutboxClaimSettle *settle)
  * Of what is settled already only that is looked for which failed or went back: what is completed meets its
  * receipt.  A worker that acknowledges one by one would read a row for each time it has.
  */
-int
-outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
+static int
+complete(OutboxClaimSettle *settle, Datum message_id)
 {
 	OutboxClaimLease *lease = &settle->lease;
 	OutboxReceipt *receipts = palloc(lease->count * sizeof(OutboxReceipt));
@@ -346,7 +346,7 @@ outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
 	outbox_receipt_write(lease->subscription_id, batch_id, receipts, n, message_id, &settle->patience);
 	for (int i = 0; i < n; i++)
 		fresh += receipts[i].fresh;
-	if (fresh < n || outbox_claim_lease_has_returned(lease))
+	if (fresh < n || outbox_claim_lease_has_returned(lease, &settle->returned))
 	{
 		outbox_claim_lease_read_progress(lease);
 		check_still_held(settle);
@@ -365,6 +365,16 @@ outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
 	/* the lanes may be free now: whether it was the last event, the others that settle just now do not know either */
 	if (settle->subscription->ordered)
 		announce(settle);
+	return fresh;
+}
+
+int
+outbox_claim_settle_complete(OutboxClaimSettle *settle, Datum message_id)
+{
+	int			fresh = complete(settle, message_id);
+
+	if (settle->returned.rel != NULL)
+		outbox_store_end_scan(&settle->returned);
 	return fresh;
 }
 

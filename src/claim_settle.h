@@ -8,6 +8,7 @@
 #include "failure.h"
 #include "patience.h"
 #include "shmem.h"
+#include "store.h"
 #include "subscription.h"
 
 /* a call that settles, or extends */
@@ -20,6 +21,7 @@ typedef struct OutboxClaimSettle
 	int		   *by_id;			/* the lease's events in the order of their ids, once that was wanted */
 	int			looks;			/* at events by their ids */
 	bool	   *marked;			/* which of them the call is about */
+	OutboxScan	returned;		/* asks for what has failed or gone back; its rel is NULL while it is not open */
 	bool		was_read;		/* what has failed or gone back is known; and what is completed, if it matters */
 } OutboxClaimSettle;
 

@@ -114,33 +114,42 @@ outbox_claimable_cursor(const OutboxClaimView *view, const OutboxClaimLane *lane
 	return position;
 }
 
-void
-outbox_claimable_begin_entries(OutboxScan *scan, SnapshotData *dirty, const OutboxClaimView *view,
-							   const OutboxClaimLane *lane)
+static void
+seek_entries(const OutboxClaimView *view, OutboxClaimLane *lane)
 {
-	InitDirtySnapshot(*dirty);
-	begin_lane(scan, dirty, view, lane, "lane_entry", "lane_entry_pkey", 3);
-	outbox_store_set_key(scan, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
-	outbox_store_rescan(scan);
+	if (!lane->open)
+	{
+		InitDirtySnapshot(lane->dirty);
+		begin_lane(&lane->entries, &lane->dirty, view, lane, "lane_entry", "lane_entry_pkey", 3);
+		lane->open = true;
+	}
+	outbox_store_set_key(&lane->entries, 2, BTGreaterStrategyNumber, Int64GetDatum(lane->cursor));
+	outbox_store_rescan(&lane->entries);
+	lane->entries_from = lane->cursor;
+	lane->at_hand = outbox_claimable_next_entry(lane);
 }
 
 bool
-outbox_claimable_next_entry(OutboxScan *scan, const SnapshotData *dirty)
+outbox_claimable_first_entry(const OutboxClaimView *view, OutboxClaimLane *lane)
 {
-	return outbox_store_next(scan, true) && !TransactionIdIsValid(dirty->xmin);
+	if (!lane->open || !lane->at_hand || lane->entries_from != lane->cursor)
+		seek_entries(view, lane);
+	return lane->at_hand;
 }
 
-static bool
-has_entries(const OutboxClaimView *view, const OutboxClaimLane *lane)
+bool
+outbox_claimable_next_entry(OutboxClaimLane *lane)
 {
-	SnapshotData dirty;
-	OutboxScan	scan;
-	bool		found;
+	lane->at_hand = false;
+	return outbox_store_next(&lane->entries, true) && !TransactionIdIsValid(lane->dirty.xmin);
+}
 
-	outbox_claimable_begin_entries(&scan, &dirty, view, lane);
-	found = outbox_claimable_next_entry(&scan, &dirty);
-	outbox_store_end_scan(&scan);
-	return found;
+void
+outbox_claimable_close_entries(OutboxClaimLane *lane)
+{
+	if (lane->open)
+		outbox_store_end_scan(&lane->entries);
+	lane->open = lane->at_hand = false;
 }
 
 /* Other than at open gates.  busy: see outbox_exception_has_due(). */
@@ -148,7 +157,7 @@ static bool
 has_direct_work(const OutboxClaimView *view, OutboxClaimLane *lane, bool *busy)
 {
 	lane->cursor = lane->reached = outbox_claimable_cursor(view, lane);
-	return has_entries(view, lane) ||
+	return outbox_claimable_first_entry(view, lane) ||
 		(view->any_retry && outbox_exception_has_due(view->s, lane->lane, false, view->now, busy)) ||
 		(view->any_replay && outbox_exception_has_due(view->s, lane->lane, true, view->now, busy)) ||
 		(view->any_ended && outbox_claimable_has_row("delivery_exception", "delivery_exception_ended", view->s->id, lane->lane));
@@ -240,6 +249,7 @@ look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, OutboxClaimLook
 {
 	int64		newest;
 	TimestampTz expires_at;
+	bool		work;
 
 	if (!outbox_claimable_is_free(view, lane, &newest, &expires_at))
 	{
@@ -249,7 +259,9 @@ look_at_lane(const OutboxClaimView *view, OutboxClaimLane *lane, OutboxClaimLook
 			look->next_due = Min(look->next_due, expires_at);
 		return false;
 	}
-	if (has_direct_work(view, lane, &look->busy) || (view->any_open_gate && has_parked(view, lane)))
+	work = has_direct_work(view, lane, &look->busy);
+	outbox_claimable_close_entries(lane);
+	if (work || (view->any_open_gate && has_parked(view, lane)))
 	{
 		if (!is_held(lane))
 			return true;

@@ -17,6 +17,12 @@ typedef struct OutboxClaimLane
 	int64		reached;		/* a claim at hand goes there */
 	bool		locked;			/* by a claim at hand, which has */
 	int			taken;			/* so many events of it */
+	/* its entries behind the cursor, see outbox_claimable_first_entry() */
+	bool		open;
+	int64		entries_from;
+	bool		at_hand;		/* the entry in the slot of the scan is the next one */
+	SnapshotData dirty;
+	OutboxScan	entries;
 } OutboxClaimLane;
 
 /*
@@ -38,7 +44,7 @@ typedef struct OutboxClaimView
 /* By what is committed now, by direct index access: a few probes a lane, whatever lies beside. */
 extern void outbox_claimable_view(OutboxClaimView *view, const OutboxSubscription *s, TimestampTz now);
 
-/* is there something to take in the lane?  Reads its cursor. */
+/* is there something to take in the lane?  Reads its cursor; its entries are open afterwards. */
 extern bool outbox_claimable_has_work(const OutboxClaimView *view, OutboxClaimLane *lane);
 
 /* does no lease hold the lane?  *newest: its newest lease, or 0; *expires_at: when that one ends */
@@ -48,11 +54,12 @@ extern int64 outbox_claimable_cursor(const OutboxClaimView *view, const OutboxCl
 
 /*
  * The lane's entries behind its cursor, up to the first one that is not committed yet: what a claim has passed is
- * never looked at again.
+ * never looked at again.  The entry is in the slot of lane->entries; the scan stays open until it is closed, so that one that
+ * was begun to see whether there is anything gives what is taken, too.
  */
-extern void outbox_claimable_begin_entries(OutboxScan *scan, SnapshotData *dirty, const OutboxClaimView *view,
-										   const OutboxClaimLane *lane);
-extern bool outbox_claimable_next_entry(OutboxScan *scan, const SnapshotData *dirty);
+extern bool outbox_claimable_first_entry(const OutboxClaimView *view, OutboxClaimLane *lane);
+extern bool outbox_claimable_next_entry(OutboxClaimLane *lane);
+extern void outbox_claimable_close_entries(OutboxClaimLane *lane);
 
 /* the lane's rows under an index that begins with subscription and lane */
 extern void outbox_claimable_begin_lane(OutboxScan *scan, const OutboxClaimView *view, const OutboxClaimLane *lane,
