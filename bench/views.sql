@@ -42,8 +42,9 @@ select format($sql$
 from bench.segment order by i
 \gexec
 
-insert into outbox.batch (batch_id, subscription_id, started_at, completed_at, events, processing_us, worker)
-select s.from_time + n - 1, o.works, to_timestamp(s.from_time / 4096000 + n / 10.0), to_timestamp(s.from_time / 4096000 + n / 10.0), 100, array_fill(300, array[100]), 'worker 1'
+insert into outbox.batch (batch_id, subscription_id, started_at, completed_at, events, processing_us, worker, first_event, last_event)
+select s.from_time + n - 1, o.works, to_timestamp(s.from_time / 4096000 + n / 10.0), to_timestamp(s.from_time / 4096000 + n / 10.0), 100, array_fill(300, array[100]), 'worker 1',
+       bench.id_in(s.from_id, n * 100 - 99), bench.id_in(s.from_id, n * 100)
 from bench.of o, bench.segment s, generate_series(1, (:per_segment + 99) / 100) n;
 
 -- in review: a trigger counts them one by one, and upkeep adds that up; this is what comes of it, and what ten seconds leave

@@ -86,7 +86,7 @@ end
 $$;
 
 -- rows that are copied and spoiled
-insert into outbox.batch select 9223372036854775807, s, now(), now(), 1, '{1}' from id;
+insert into outbox.batch select 9223372036854775807, s, now(), now(), 1, '{1}', null, event, event from id;
 insert into outbox.lane_entry select s, 0, 1, event, '(0,1)' from id;
 insert into outbox.lane_cursor select s, 0, 1 from id;
 insert into outbox.lease (token, subscription_id, incarnation, claim_xid, claimed_at, expires_at, events, event_ids, lanes, positions)
@@ -133,6 +133,7 @@ insert into trial (breaks, statement) values
     ('segment_check', pg_temp.again('outbox.segment', 'event >= from_id and event < to_id', '{"to_id": "00000000-0000-0000-0000-000000000000", "name": "x"}')),
     ('batch_pkey', pg_temp.again('outbox.batch', 'subscription_id = s')),
     ('batch_events_check', pg_temp.again('outbox.batch', 'subscription_id = s', '{"batch_id": -1, "events": 0}')),
+    ('batch_check', pg_temp.again('outbox.batch', 'subscription_id = s', '{"batch_id": -1, "last_event": "00000000-0000-0000-0000-000000000000"}')),
     ('subscription_pkey', pg_temp.again('outbox.subscription', 'subscription_id = s', '{"subscription": "ct u"}')),
     ('subscription_subscription_key', pg_temp.again('outbox.subscription', 'subscription_id = s', '{"subscription_id": -1}')),
     ('subscription_event_types_check', 'update outbox.subscription set event_types = ''{}'''),

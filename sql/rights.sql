@@ -87,7 +87,7 @@ insert into rights_test.decision values
     ('published_at_of', 'om'), ('counters', 'om'), ('open_counts', 'om'), ('is_open', 'om'), ('failure_counters', 'om'), ('unmatched_types', 'om'), ('lease_events', 'om'), ('oldest_since', 'om'),
     ('grant_publisher', ''), ('grant_worker', ''), ('grant_operator', ''), ('grant_monitor', ''),
     ('revoke_publisher', ''), ('revoke_worker', ''), ('revoke_operator', ''), ('revoke_monitor', ''),
-    ('reassert_grants', ''), ('announce_database', ''), ('count_exceptions', ''), ('tenant_support', ''), ('ago', ''), ('html', ''), ('id_time', ''), ('chart', ''),
+    ('reassert_grants', ''), ('announce_database', ''), ('count_exceptions', ''), ('tenant_support', ''), ('ago', ''), ('html', ''), ('traffic', ''), ('chart', ''),
     ('tenant_is_visible', 'pwom'), ('event_is_visible', 'pwom'), ('sees_all_tenants', 'pwom'), ('require_all_tenants', ''), ('check_report_times', ''),
     -- views
     ('delivery', 'om'), ('attempt', 'om'), ('review_required', 'om'), ('blocked_key', 'om'), ('subscription_status', 'om'), ('worker_status', 'om'),

@@ -112,8 +112,8 @@ analyze tenants_test.sample;
 set jit = off;
 create view tenants_test.id as select subscription_id as id from outbox.subscription where subscription = 'tn s';
 -- a batch for each tenant, whose columns tell whose it is
-insert into outbox.batch select 9223372036854775800 + n, id, timestamptz '2026-01-01' + n * interval '1 day', timestamptz '2026-02-01' + n * interval '1 day', 1, array[n * 1111], 'w' || n
-from tenants_test.id, generate_series(1, 3) n;
+insert into outbox.batch select 9223372036854775800 + n, id, timestamptz '2026-01-01' + n * interval '1 day', timestamptz '2026-02-01' + n * interval '1 day', 1, array[n * 1111], 'w' || n, i.event_id, i.event_id
+from tenants_test.id, (select row_number() over (order by tenant) as n, event_id from tenants_test.sample where kind = 'completed') i;
 do $$
 declare
     one record;

@@ -36,7 +36,7 @@ where s.subscription = 'vw a' and t.subscription = 'vw b';
 create function pg_temp.event(of text) returns uuid language sql as 'select event_id from sample where label = of';
 
 -- completed, in a batch of two calls
-insert into outbox.batch select 9223372036854775807, a, '2026-01-01 10:00', '2026-01-01 10:00:01', 2, '{1500,2500}', 'worker 1' from id;
+insert into outbox.batch select 9223372036854775807, a, '2026-01-01 10:00', '2026-01-01 10:00:01', 2, '{1500,2500}', 'worker 1', pg_temp.event('completed'), pg_temp.event('completed') from id;
 do $$
 begin
     execute format('insert into outbox.receipt_log_%s (event_id, batch_id, subscription_id, replay_no, attempts, batch_index, message_id) '

@@ -45,7 +45,6 @@ PG_FUNCTION_INFO_V1(outbox_discard);
 PG_FUNCTION_INFO_V1(outbox_drain);
 PG_FUNCTION_INFO_V1(outbox_activate);
 PG_FUNCTION_INFO_V1(outbox_clock);
-PG_FUNCTION_INFO_V1(outbox_check_report_times);
 PG_FUNCTION_INFO_V1(outbox_is_held);
 
 /* what one call of drain() waits for; survives the transactions in between */
@@ -409,29 +408,4 @@ outbox_is_held(PG_FUNCTION_ARGS)
 
 	outbox_extension_incarnation(&incarnation);
 	PG_RETURN_BOOL(incarnation.held);
-}
-
-static void
-check_report_time(FunctionCallInfo fcinfo, int n, const char *name)
-{
-	if (!PG_ARGISNULL(n) && (PG_GETARG_TIMESTAMPTZ(n) < OUTBOX_TIME_MIN || PG_GETARG_TIMESTAMPTZ(n) > OUTBOX_TIME_MAX))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is out of range", name),
-				 errdetail("It must lie between the years 1970 and 2200.")));
-}
-
-Datum
-outbox_check_report_times(PG_FUNCTION_ARGS)
-{
-	TimestampTz to = PG_ARGISNULL(1) ? outbox_settings_now() : PG_GETARG_TIMESTAMPTZ(1);
-
-	check_report_time(fcinfo, 0, "from_time");
-	check_report_time(fcinfo, 1, "to_time");
-	if (!PG_ARGISNULL(0) && PG_GETARG_TIMESTAMPTZ(0) > to)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 PG_ARGISNULL(1) ? errmsg("from_time must not be in the future") :
-				 errmsg("from_time must not be after to_time")));
-	PG_RETURN_BOOL(true);
 }

@@ -544,16 +544,24 @@ write_batch_row(Run *run)
 	OutboxBatch *batch = run->batch;
 	OutboxWriter *writer;
 	Datum	   *times = palloc(run->ran * sizeof(Datum));
+	const pg_uuid_t *first = &batch->deliveries[0].event_id;
+	const pg_uuid_t *last = first;
 	int64		total = 0;
-	Datum		values[7];
-	bool		nulls[7] = {false};
+	Datum		values[9];
+	bool		nulls[9] = {false};
 
 	if (batch->completed == 0)
 		return;
 	for (int i = 0; i < run->ran; i++)
 	{
+		const pg_uuid_t *id = &batch->deliveries[i].event_id;
+
 		times[i] = Int32GetDatum(run->processing_us[i]);
 		total += run->processing_us[i];
+		if (outbox_event_id_compare(id, first) < 0)
+			first = id;
+		if (outbox_event_id_compare(id, last) > 0)
+			last = id;
 	}
 	batch->average_us = (double) total / batch->completed;
 	values[0] = Int64GetDatum((int64) run->batch_id);
@@ -563,6 +571,8 @@ write_batch_row(Run *run)
 	values[4] = Int32GetDatum(batch->completed);
 	values[5] = PointerGetDatum(construct_array(times, run->ran, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 	values[6] = PointerGetDatum(cstring_to_text(psprintf("worker %d", batch->self->number)));
+	values[7] = UUIDPGetDatum(first);
+	values[8] = UUIDPGetDatum(last);
 	writer = outbox_store_open_writer(outbox_extension_relid("batch"));
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);

@@ -217,19 +217,21 @@ announce(const OutboxClaimSettle *settle)
 
 /* ---------------------------------------------------------------- completing */
 
+/* receipts: in the order of their ids */
 static void
-append_batch(const OutboxClaimSettle *settle, int64 batch_id, int fresh)
+append_batch(const OutboxClaimSettle *settle, int64 batch_id, const OutboxReceipt *receipts, int n, int fresh)
 {
 	const OutboxClaimLease *lease = &settle->lease;
 	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid("batch"));
 	TimestampTz completed_at = Max(settle->now, lease->claimed_at);
 	Datum		us = Int32GetDatum((int32) Min(completed_at - lease->claimed_at, PG_INT32_MAX));
-	Datum		values[7] = {
+	Datum		values[9] = {
 		Int64GetDatum(batch_id), Int32GetDatum(lease->subscription_id),
 		TimestampTzGetDatum(lease->claimed_at), TimestampTzGetDatum(completed_at), Int32GetDatum(fresh),
-		PointerGetDatum(construct_array(&us, 1, INT4OID, sizeof(int32), true, TYPALIGN_INT)), lease->worker
+		PointerGetDatum(construct_array(&us, 1, INT4OID, sizeof(int32), true, TYPALIGN_INT)), lease->worker,
+		UUIDPGetDatum(&receipts[0].event_id), UUIDPGetDatum(&receipts[n - 1].event_id)
 	};
-	bool		nulls[7] = {false, false, false, false, false, false, lease->worker == (Datum) 0};
+	bool		nulls[9] = {false, false, false, false, false, false, lease->worker == (Datum) 0, false, false};
 
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);
@@ -356,7 +358,7 @@ complete(OutboxClaimSettle *settle, Datum message_id)
 	complete_marked(settle);
 	if (fresh > 0)
 	{
-		append_batch(settle, batch_id, fresh);
+		append_batch(settle, batch_id, receipts, n, fresh);
 		outbox_claim_count_completed(lease->subscription_id, lease->claimed_at, Max(settle->now, lease->claimed_at),
 									 receipts, n);
 	}

@@ -37,6 +37,13 @@ extern bool pq_check_connection(void);
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
+/* 16: tuplesort_getdatum() may give what it has not copied */
+#if PG_VERSION_NUM >= 160000
+#define outbox_compat_tuplesort_getdatum(sort, value, isnull) tuplesort_getdatum(sort, true, false, value, isnull, NULL)
+#else
+#define outbox_compat_tuplesort_getdatum(sort, value, isnull) tuplesort_getdatum(sort, true, value, isnull, NULL)
+#endif
+
 /* 16: the per-catalog ownership and privilege checks became generic ones */
 #if PG_VERSION_NUM >= 160000
 #define outbox_compat_owns_database(db, role) object_ownercheck(DatabaseRelationId, db, role)

@@ -89,9 +89,12 @@ create table outbox.batch (
     completed_at timestamptz not null,
     events integer not null check (events > 0),
     processing_us integer[] not null,
-    worker text collate "C"
+    worker text collate "C",
+    first_event uuid not null,
+    last_event uuid not null,
+    check (first_event <= last_event)
 );
-comment on table outbox.batch is 'One row for each committed batch of receipts: when, by whom, and how long each handler call took (microseconds, by receipt_log.batch_index).';
+comment on table outbox.batch is 'One row for each committed batch of receipts: when, by whom, how long each handler call took (microseconds, by receipt_log.batch_index), and between which event ids its receipts lie.';
 
 create table outbox.subscription (
     subscription_id integer generated always as identity primary key,
@@ -355,6 +358,7 @@ create table outbox.attempt_log (
 );
 comment on table outbox.attempt_log is 'Failed attempts, appended.';
 create index attempt_log_event on outbox.attempt_log (event_id, subscription_id);
+create index attempt_log_failed on outbox.attempt_log (failed_at);
 
 create table outbox.dedup (
     tenant_id text collate "C" not null,

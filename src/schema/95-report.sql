@@ -12,14 +12,6 @@ return
 revoke all on function outbox.html(text) from public;
 comment on function outbox.html(text) is 'Internal: a text as HTML.';
 
-create function outbox.id_time(at timestamptz)
-returns bigint
-language sql immutable strict
-return
-    (extract(epoch from at) * 1000 * 4096)::bigint;
-revoke all on function outbox.id_time(timestamptz) from public;
-comment on function outbox.id_time(timestamptz) is 'Internal: a time as event ids and batch ids carry it, in 1/4096 ms.';
-
 -- One chart: a bar for each value, with its moment and value as a tooltip; without any it says so.
 create function outbox.chart(title text, unit text, moments timestamptz[], bars float8[], until_at timestamptz)
 returns text
@@ -56,6 +48,23 @@ as 'MODULE_PATHNAME', 'outbox_check_report_times';
 revoke all on function outbox.check_report_times(timestamptz, timestamptz) from public;
 comment on function outbox.check_report_times(timestamptz, timestamptz) is 'Internal: raises 22023 unless a report can be of these times (null: not given); else true.';
 
+create function outbox.traffic(
+    from_time timestamptz,
+    to_time timestamptz,
+    longest interval,
+    out n integer,
+    out published bigint,
+    out completed bigint,
+    out waiting bigint,
+    out p50_ms float8,
+    out p95_ms float8)
+returns setof record
+language c volatile strict
+as 'MODULE_PATHNAME', 'outbox_traffic';
+revoke all on function outbox.traffic(timestamptz, timestamptz, interval) from public;
+comment on function outbox.traffic(timestamptz, timestamptz, interval) is
+'Internal: a time in 48 parts of equal length, and for each how many events were published and deliveries completed, how many of the completed ones waited at its begin, and how long they took from publish to done (milliseconds). longest: how long a call of a handler may take. Reads the events and batches of the time, two hours beside it, and the receipts between the first and the last event of each batch.';
+
 create function outbox.report(from_time timestamptz default null, to_time timestamptz default null)
 returns text
 language sql volatile
@@ -68,45 +77,20 @@ begin atomic
     ), bucket as materialized (
         select n, from_at + (until_at - from_at) / 48 * (n - 1) as at, extract(epoch from (until_at - from_at) / 48) as seconds
         from span, generate_series(1, 48) as n
-    ), done as materialized (
-        -- batch ids and event ids carry their time
-        select width_bucket(extract(epoch from b.completed_at), extract(epoch from from_at), extract(epoch from until_at), 48) as n,
-               width_bucket(extract(epoch from e.published_at), extract(epoch from from_at), extract(epoch from until_at), 48) as published_n,
-               extract(epoch from b.completed_at - e.published_at) * 1000 as delay_ms
+    ), traffic as materialized (
+        select t.*
         from span
-        join outbox.batch b on b.batch_id >= outbox.id_time(from_at - interval '1 hour') and b.completed_at >= from_at and b.completed_at < until_at
-        join outbox.receipt_log r on r.batch_id = b.batch_id
-        cross join lateral (select outbox.published_at_of(r.event_id) as published_at offset 0) e
-    ), published as materialized (
-        select width_bucket(extract(epoch from e.published_at), extract(epoch from from_at), extract(epoch from until_at), 48) as n, count(*) as events
-        from span
-        join outbox.event_log e on e.published_at >= from_at and e.published_at < until_at
-        group by 1
+        cross join lateral outbox.traffic(from_at, until_at, coalesce((select max(s.handler_timeout) from outbox.subscription s), interval '0')) t
     ), waiting as materialized (
         select s.oldest_waiting_at, s.backlog from outbox.subscription_status s
-    ), waited as materialized (
-        -- at the begin of a bucket: what was published before and completed later
-        select k.n, sum(coalesce(m.difference, 0)) over (order by k.n) as deliveries
-        from bucket k
-        left join (
-            select n, sum(difference) as difference
-            from (select published_n + 1 as n, 1 as difference from done union all select n + 1, -1 from done) each
-            where n <= 48
-            group by 1) m on m.n = k.n
     ), line as materialized (
         select k.n, k.at,
-               coalesce(p.events, 0) / k.seconds as published,
-               coalesce(d.deliveries, 0) / k.seconds as completed,
-               d.p50, d.p95,
-               w.deliveries + coalesce(o.waiting, 0) as backlog
+               t.published / k.seconds as published,
+               t.completed / k.seconds as completed,
+               t.p50_ms as p50, t.p95_ms as p95,
+               t.waiting + coalesce(o.waiting, 0) as backlog
         from bucket k
-        join waited w on w.n = k.n
-        left join published p on p.n = k.n
-        left join (
-            select n, count(*) as deliveries,
-                   percentile_cont(0.5) within group (order by delay_ms) as p50,
-                   percentile_cont(0.95) within group (order by delay_ms) as p95
-            from done group by n) d on d.n = k.n
+        join traffic t on t.n = k.n
         left join lateral (select sum(w.backlog) as waiting from waiting w where w.oldest_waiting_at < k.at) o on true
     ), scale as materialized (
         -- in which units the numbers are readable
@@ -160,5 +144,5 @@ end;
 revoke all on function outbox.report(timestamptz, timestamptz) from public;
 comment on function outbox.report(timestamptz, timestamptz) is
 'A report as one HTML page that needs nothing else: throughput, delays, backlog, failures by code, what is to be reviewed, what upkeep removed and what it keeps. No payloads. from_time: default a day before to_time; to_time: default now. For a file: psql -Atc "select outbox.report()" > report.html.
-Cost: reads the receipts, and the whole segments, of that time.
+Cost: reads the events that were published, and the deliveries that were completed or failed, in that time and about two hours around it, whatever else there is; and it asks outbox.status().
 Errors: 22023 from_time after to_time, or a time that is not between the years 1970 and 2200; 42501 in a session of one tenant (outbox.tenant_setting).';

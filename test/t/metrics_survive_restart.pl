@@ -69,7 +69,7 @@ sql($node, q{select outbox.unsubscribe('metrics', force => true)});
 comes_true($node, 60, q{select not exists (select from outbox.counters() where subscription_id <> 0)}, 'a subscription that is gone is forgotten');
 
 # many differences are folded into few
-sql($node, q{insert into outbox.exception_count select outbox.id_time(clock_timestamp()) + n, 1, 'RETRY', '', 1 from generate_series(1, 5000) n});
+sql($node, q{insert into outbox.exception_count select (extract(epoch from clock_timestamp()) * 4096000)::bigint + n, 1, 'RETRY', '', 1 from generate_series(1, 5000) n});
 comes_true($node, 60, q{select count(*) = 1 and sum(n) = 5000 from outbox.exception_count}, 'upkeep folds the differences');
 $node->stop;
 done_testing();
