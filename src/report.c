@@ -28,6 +28,8 @@
 
 #define PARTS			OUTBOX_REPORT_PARTS
 #define SORT_KB			256		/* memory for the delays of each part */
+#define STEPS			10		/* from one event to the next one looked for, before it is sought by the index */
+#define GAP				(UINT64CONST(10000) * 4096) /* between two ranges of ids that are read as one: 10 s */
 
 /* columns of outbox.batch, from 1 */
 #define BATCH_ID			1
@@ -69,7 +71,10 @@ typedef struct Report
 	int64		nranges;
 	int64		last_batch;		/* the one found last */
 
-	OutboxEventReader *reader;
+	OutboxScan	events_scan;
+	OutboxScan *events;			/* of the segment whose receipts are read, or NULL: goes along with them */
+	bool		at_event;		/* is it at a row? */
+	OutboxEventReader *reader;	/* for those that are not there */
 	pg_uuid_t	event_id;		/* the event looked up last, and when it was published */
 	TimestampTz published_at;
 } Report;
@@ -172,6 +177,25 @@ visit_table(Report *report, Oid relid, Oid primary_key, Snapshot snapshot, const
 	outbox_store_end_scan(&scan);
 }
 
+/* Receipts are about to be read: the events beside them, unless these are gone; NULL: it is events that are. */
+static void
+begin_events(Report *report, const OutboxSegment *segment)
+{
+	if (segment == NULL || segment->kept)
+		return;
+	report->events = &report->events_scan;
+	report->at_event = false;
+	outbox_store_begin_scan(report->events, segment->event_log, segment->event_log_pk, GetActiveSnapshot(), 1);
+}
+
+static void
+end_events(Report *report)
+{
+	if (report->events != NULL)
+		outbox_store_end_scan(report->events);
+	report->events = NULL;
+}
+
 /*
  * The events, or the receipts, of a range: segment by segment, and then what was kept of those that are gone.  That by what
  * is committed: it may have been moved there since the snapshot, but not since the segments were looked at, and so locked.
@@ -190,8 +214,10 @@ visit_range(Report *report, const char *parent, const Range *range, Visit visit)
 
 		outbox_segment_find(&rest.first, &segment);
 		relid = events ? segment.event_log : segment.receipt_log;
+		begin_events(report, events ? NULL : &segment);
 		if (relid != kept)
 			visit_table(report, relid, events ? segment.event_log_pk : segment.receipt_log_pk, GetActiveSnapshot(), &rest, visit);
+		end_events(report);
 		if (outbox_event_id_compare(&segment.to, &range->last) > 0)
 			break;
 		rest.first = segment.to;
@@ -275,6 +301,13 @@ compare_ranges(const void *a, const void *b)
 	return outbox_event_id_compare(&((const Range *) a)->first, &((const Range *) b)->first);
 }
 
+/* Does one begin where another one ends, or soon after? */
+static bool
+meet(const Range *earlier, const Range *later)
+{
+	return outbox_event_id_time_of(&later->first) <= outbox_event_id_time_of(&earlier->last) + GAP;
+}
+
 /* Those that meet become one. */
 static void
 join_ranges(Report *report)
@@ -285,7 +318,7 @@ join_ranges(Report *report)
 	qsort(ranges, report->nbatches, sizeof(Range), compare_ranges);
 	for (int64 i = 0; i < report->nbatches; i++)
 	{
-		if (n == 0 || outbox_event_id_compare(&ranges[i].first, &ranges[n - 1].last) > 0)
+		if (n == 0 || !meet(&ranges[n - 1], &ranges[i]))
 			ranges[n++] = ranges[i];
 		else if (outbox_event_id_compare(&ranges[i].last, &ranges[n - 1].last) > 0)
 			ranges[n - 1].last = ranges[i].last;
@@ -319,20 +352,55 @@ find_batch(Report *report, int64 batch_id, TimestampTz *completed_at)
 	return true;
 }
 
+/* How the event at hand compares with the one looked for: below 0 when it comes before. */
+static int
+step_event(Report *report, const pg_uuid_t *id)
+{
+	bool		isnull;
+
+	if (!outbox_store_next(report->events, true))
+		return 1;
+	return outbox_event_id_compare(DatumGetUUIDP(slot_getattr(report->events->slot, EV_EVENT_ID + 1, &isnull)), id);
+}
+
+/* Receipts come in the order of events: the next one is near, mostly. */
+static bool
+go_to_event(Report *report, const pg_uuid_t *id)
+{
+	int			order = -1;
+
+	if (report->events == NULL)
+		return false;
+	for (int i = 0; report->at_event && order < 0 && i < STEPS; i++)
+		order = step_event(report, id);
+	if (order < 0)
+	{
+		outbox_store_set_key(report->events, 0, BTGreaterEqualStrategyNumber, UUIDPGetDatum(id));
+		outbox_store_rescan(report->events);
+		order = step_event(report, id);
+	}
+	/* past it, another one may be next */
+	report->at_event = order == 0;
+	return order == 0;
+}
+
 /* Receipts of an event lie side by side.  Of one that is gone, its id tells the time. */
 static TimestampTz
 find_published_at(Report *report, const pg_uuid_t *id)
 {
 	TupleTableSlot *slot;
 	bool		isnull;
+	bool		found = true;
 
-	if (outbox_event_id_compare(id, &report->event_id) != 0)
-	{
-		report->event_id = *id;
-		report->published_at = outbox_batch_read_event(report->reader, id, NULL, &slot) ?
-			DatumGetTimestampTz(slot_getattr(slot, EV_PUBLISHED_AT + 1, &isnull)) :
-			outbox_event_id_time_to(outbox_event_id_time_of(id));
-	}
+	if (outbox_event_id_compare(id, &report->event_id) == 0)
+		return report->published_at;
+	report->event_id = *id;
+	if (go_to_event(report, id))
+		slot = report->events->slot;
+	else
+		found = outbox_batch_read_event(report->reader, id, NULL, &slot);
+	report->published_at = found ? DatumGetTimestampTz(slot_getattr(slot, EV_PUBLISHED_AT + 1, &isnull)) :
+		outbox_event_id_time_to(outbox_event_id_time_of(id));
 	return report->published_at;
 }
 
