@@ -107,7 +107,8 @@ set_offset($node, $day);
 comes_true($node, 20, "select outbox.clock() > clock_timestamp() + interval '23 hours'", 'a day later');
 publish(100, 'k', '{}');
 work_outside();
-# ids go on from where they are, or begin anew when they are more than an hour ahead
+# ids go on from where they are, or begin anew when they are more than an hour ahead; what was published before, is completed before it was published
+publish(20, 'k', '{}');
 for my $back (1800, 3600 * 3)
 {
 	set_offset($node, $day - $back);
