@@ -3,7 +3,7 @@
  * outbox.subscription_stopped; and the log line of a delivery that needs review.
  *
  * The line names what a person searches for: subscription, event, request and trace id, attempt, code; never the
- * payload, the key or the handler's message.  A flood of them is cut: the view outbox.review_required has all.
+ * payload, the key or the handler's message.  It is written once that is committed.  A flood of them is cut: the view outbox.review_required has all.
  *
  * The alerts are events like any other, written in the transaction that makes the
  * thing true, so that no alert is lost and none is false.  Nothing is written
@@ -19,6 +19,7 @@
 
 #include "alert.h"
 #include "event_log.h"
+#include "on_commit.h"
 #include "pattern.h"
 #include "settings.h"
 #include "store.h"
@@ -70,15 +71,30 @@ may_write_line(void)
 		lines_written = 0;
 		lines_left_out = 0;
 	}
-	if (lines_written < LINES_A_MINUTE)
+	return lines_written < LINES_A_MINUTE;
+}
+
+/* a line that waits for the commit */
+typedef struct Line
+{
+	OutboxOnCommit item;
+	char text[	FLEXIBLE_ARRAY_MEMBER]; /* empty: left out already */
+} Line;
+
+/* Whether a prepared transaction commits is not seen here, so it is said before. */
+static void
+write_line(OutboxOnCommit *item, bool prepared)
+{
+	const char *text = ((Line *) item)->text;
+
+	if (text[0] != '\0' && may_write_line())
 	{
 		lines_written++;
-		return true;
+		log_line(errmsg_internal("delivery needs review%s: %s", prepared ? " once its prepared transaction commits" : "", text));
 	}
-	if (lines_left_out++ == 0)
+	else if (lines_left_out++ == 0)
 		log_line(errmsg("deliveries need review faster than they are logged"),
 				 errhint("The view outbox.review_required lists them."));
-	return false;
 }
 
 static const char *
@@ -89,18 +105,24 @@ context_value(uint64 found, int column)
 	return value != NULL ? value : "-";
 }
 
+static const char *
+describe_review(const OutboxSubscription *s, const pg_uuid_t *event_id, int attempts, const char *code)
+{
+	Datum		arg = UUIDPGetDatum(event_id);
+	uint64		found = outbox_store_run(&select_context, &arg, NULL, 1);
+
+	return psprintf("subscription \"%s\", event %s, request %s, trace %s, attempt %d, code %s",
+					s->name, DatumGetCString(DirectFunctionCall1(uuid_out, arg)),
+					context_value(found, 1), context_value(found, 2), attempts, code);
+}
+
 static void
 log_review(const OutboxSubscription *s, const pg_uuid_t *event_id, int attempts, const char *code)
 {
-	Datum		arg = UUIDPGetDatum(event_id);
-	uint64		found;
+	const char *text = may_write_line() ? describe_review(s, event_id, attempts, code) : "";
+	Line	   *line = outbox_on_commit_put(offsetof(Line, text) + strlen(text) + 1, write_line);
 
-	if (!may_write_line())
-		return;
-	found = outbox_store_run(&select_context, &arg, NULL, 1);
-	log_line(errmsg("delivery needs review: subscription \"%s\", event %s, request %s, trace %s, attempt %d, code %s",
-					s->name, DatumGetCString(DirectFunctionCall1(uuid_out, arg)),
-					context_value(found, 1), context_value(found, 2), attempts, code));
+	strcpy(line->text, text);
 }
 
 /* ---------------------------------------------------------------- events */

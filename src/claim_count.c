@@ -2,17 +2,15 @@
  * claim_count.c - what external workers settle, counted once it is committed.
  *
  * An application settles in its own transaction, which may well roll back, and so may a claim that takes an
- * expired lease back: what is to be counted waits for the commit, and goes with the (sub)transaction that is
- * rolled back.  What a prepared transaction settles is not counted: it commits elsewhere.
+ * expired lease back: what is to be counted waits for the commit.  What a prepared transaction settles is not
+ * counted: it commits elsewhere.
  */
 #include "outbox.h"
-
-#include "access/xact.h"
-#include "utils/memutils.h"
 
 #include "claim_count.h"
 #include "counters.h"
 #include "event_id.h"
+#include "on_commit.h"
 
 typedef enum Kind
 {
@@ -23,8 +21,7 @@ typedef enum Kind
 
 typedef struct Counted
 {
-	struct Counted *next;		/* of an earlier call */
-	SubTransactionId subtransaction;
+	OutboxOnCommit item;
 	int32		subscription_id;
 	Kind		kind;
 	/* failed */
@@ -36,8 +33,6 @@ typedef struct Counted
 	int			count;
 	TimestampTz published_at[FLEXIBLE_ARRAY_MEMBER];
 } Counted;
-
-static Counted *waiting = NULL; /* in the top transaction's memory */
 
 static void
 count(const Counted *c)
@@ -58,42 +53,22 @@ count(const Counted *c)
 	}
 }
 
+/* What a prepared transaction settles is not counted. */
 static void
-end_transaction(XactEvent event, void *arg)
+count_committed(OutboxOnCommit *item, bool prepared)
 {
-	for (Counted *c = waiting; event == XACT_EVENT_COMMIT && c != NULL; c = c->next)
-		count(c);
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-		waiting = NULL;
-}
-
-/* Those within the one that is rolled back have higher numbers. */
-static void
-end_subtransaction(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
-{
-	while (event == SUBXACT_EVENT_ABORT_SUB && waiting != NULL && waiting->subtransaction >= mine)
-		waiting = waiting->next;
+	if (!prepared)
+		count((Counted *) item);
 }
 
 /* One more, with room for so many times. */
 static Counted *
 put(int32 subscription_id, Kind kind, int times)
 {
-	static bool registered = false;
-	Counted    *c;
+	Counted    *c = outbox_on_commit_put(offsetof(Counted, published_at) + times * sizeof(TimestampTz), count_committed);
 
-	if (!registered)
-	{
-		RegisterXactCallback(end_transaction, NULL);
-		RegisterSubXactCallback(end_subtransaction, NULL);
-		registered = true;
-	}
-	c = MemoryContextAllocZero(TopTransactionContext, offsetof(Counted, published_at) + times * sizeof(TimestampTz));
-	c->next = waiting;
-	c->subtransaction = GetCurrentSubTransactionId();
 	c->subscription_id = subscription_id;
 	c->kind = kind;
-	waiting = c;
 	return c;
 }
 
