@@ -4,7 +4,7 @@
  *
  * Entry points: the arguments are checked as the caller, then a few statements
  * run as the extension's owner.  Locks are taken in one order, the
- * subscription's row, its lanes by number, the rest; the subscription's row is
+ * subscription's row, the passage to its lanes, these by number, the rest; the subscription's row is
  * locked FOR NO KEY UPDATE, so that a worker in the middle of a batch can still
  * write rows that refer to it.
  */
@@ -26,6 +26,7 @@
 #include "definition.h"
 #include "extension.h"
 #include "operator.h"
+#include "passage.h"
 #include "pattern.h"
 #include "repair.h"
 #include "rights.h"
@@ -515,13 +516,23 @@ begin_generation(int32 id, int lanes, bool order_begins)
 	(void) outbox_store_run(&update_first_lane, values, NULL, 0);
 }
 
+/* None is worked, and no claim is open, from now on until the end of the transaction. */
+static void
+lock_all_lanes(int32 id)
+{
+	Datum		value = Int32GetDatum(id);
+
+	outbox_passage_close(id);
+	(void) outbox_store_run(&lock_lanes, &value, NULL, 0);
+}
+
 /* on_review became 'block': what is in review holds its key from now on, as if it had failed just now. */
 static void
 close_gates(int32 id)
 {
 	Datum		values[2] = {Int32GetDatum(id), TimestampTzGetDatum(outbox_settings_now())};
 
-	(void) outbox_store_run(&lock_lanes, values, NULL, 0);
+	lock_all_lanes(id);
 	(void) outbox_store_run(&hold_gates, values, NULL, 0);
 }
 
@@ -535,7 +546,7 @@ hand_over_lanes(int32 id)
 	Datum		values[2] = {Int32GetDatum(id), TimestampTzGetDatum(outbox_settings_now())};
 	bool		isnull;
 
-	(void) outbox_store_run(&lock_lanes, values, NULL, 0);
+	lock_all_lanes(id);
 	(void) outbox_store_run_latest(&count_leased, values, NULL, 1);
 	if (DatumGetInt64(outbox_store_value(0, 1, &isnull)) > 0)
 		ereport(ERROR,
@@ -551,7 +562,7 @@ open_waived_gates(int32 id)
 {
 	Datum		value = Int32GetDatum(id);
 
-	(void) outbox_store_run(&lock_lanes, &value, NULL, 0);
+	lock_all_lanes(id);
 	(void) outbox_store_run(&open_gates, &value, NULL, 0);
 }
 
@@ -653,7 +664,7 @@ outbox_unsubscribe(PG_FUNCTION_ARGS)
 		Datum		id = Int32GetDatum(existing.id);
 
 		check_owner(name, &existing, caller);
-		(void) outbox_store_run(&lock_lanes, &id, NULL, 0);
+		lock_all_lanes(existing.id);
 		if (!force)
 			check_finished(name);
 		for (int i = 0; i < lengthof(deletions); i++)

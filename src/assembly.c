@@ -2,7 +2,7 @@
  * assembly.c - what a batch is to run: the next entries of lanes, the next parked
  * events of an open gate, or one delivery whose start is on record.
  *
- * The first part of a batch's transaction (see batch.c).  Each lane is locked by its token
+ * The first part of a batch's transaction (see batch.c).  The passage is entered, and each lane is locked by its token
  * before anything of it is read: one that is not ours any more gives nothing.
  */
 #include "outbox.h"
@@ -16,6 +16,7 @@
 #include "assembly.h"
 #include "event_id.h"
 #include "extension.h"
+#include "passage.h"
 #include "store.h"
 
 #define REMOVE_AT_ONCE	1000	/* parked events that have run */
@@ -238,6 +239,9 @@ assemble_started(OutboxBatch *batch)
 void
 outbox_assembly_read(OutboxBatch *batch, OutboxEventReader *events)
 {
+	batch->barred = !outbox_passage_enter_as_handler(batch->subscription);
+	if (batch->barred)
+		return;
 	switch (batch->source)
 	{
 		case BATCH_FROM_LANES:

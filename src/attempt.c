@@ -195,7 +195,9 @@ outbox_attempt_run_batch(OutboxRound *round, OutboxBatch *batch)
 	pg_atomic_write_u64(&round->self->busy_since, 0);
 	pg_atomic_write_u32(&round->self->subscription_id, 0);
 	MemoryContextSwitchTo(outbox_round_context);
-	if (batch->failed)
+	if (batch->barred)
+		outbox_round_note_barred(round);
+	else if (batch->failed)
 		handle_failure(round, batch);
 	else
 		handle_success(round, batch);

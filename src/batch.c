@@ -903,7 +903,7 @@ outbox_batch_run(OutboxBatch *batch)
 	batch->deliveries = palloc(batch->limit * sizeof(OutboxDelivery));
 	batch->deliveries[0] = started;
 	batch->count = batch->nparked = batch->completed = batch->moved = 0;
-	batch->failed = false;
+	batch->failed = batch->barred = false;
 	batch->stage = STAGE_ASSEMBLY;
 	batch->interruption = INTERRUPTED_NOT;
 

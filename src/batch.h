@@ -47,6 +47,8 @@ typedef struct OutboxBatch
 	int			completed;
 	int			moved;			/* entries, or parked ones, that the lanes and gates went past */
 	double		average_us;		/* of a handler call */
+	bool		barred;			/* nothing was taken: the lanes are wanted by somebody, or the definition is another
+								 * one */
 	bool		failed;
 	OutboxBatchStage stage;
 	int			failed_index;	/* -1: not one of them in particular */

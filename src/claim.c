@@ -34,6 +34,7 @@
 #include "exception.h"
 #include "extension.h"
 #include "outage.h"
+#include "passage.h"
 #include "receipt.h"
 #include "settings.h"
 #include "shmem.h"
@@ -62,6 +63,7 @@ typedef struct Claim
 	Size		bytes;
 	TimestampTz now;
 	bool		closed;			/* no further event fits */
+	bool		inside;			/* the passage to the lanes */
 	Admission	admission;
 	OutboxOutage outage;
 	OutboxClaimLease lease;
@@ -159,6 +161,19 @@ lock_lane(Claim *claim)
 	return claim->at->locked;
 }
 
+/* Asked once there may be something to take: somebody else may want the lanes. */
+static bool
+may_enter(Claim *claim)
+{
+	if (!claim->inside)
+	{
+		claim->inside = outbox_passage_enter(claim->s->id);
+		if (!claim->inside)
+			claim->admission = REFUSED;
+	}
+	return claim->inside;
+}
+
 /* The lane at hand is ours for this transaction, and free. */
 static bool
 take_lane(Claim *claim)
@@ -169,7 +184,7 @@ take_lane(Claim *claim)
 	int64		before;
 
 	if (!outbox_claimable_has_work(view, claim->at) || !outbox_claimable_is_free(view, claim->at, &before, &expires_at) ||
-		!lock_lane(claim) || !is_admitted(claim))
+		!may_enter(claim) || !lock_lane(claim) || !is_admitted(claim))
 		return false;
 	if (outbox_subscription_orders(claim->s, claim->at->lane) &&
 		outbox_claim_lease_of_lane(claim->s->id, claim->at->lane) != before &&

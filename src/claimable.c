@@ -16,6 +16,7 @@
 #include "exception.h"
 #include "extension.h"
 #include "outage.h"
+#include "passage.h"
 #include "settle.h"
 
 /* ---------------------------------------------------------------- the subscription */
@@ -296,8 +297,13 @@ outbox_claimable_look(const OutboxSubscription *subscription, TimestampTz now, O
 	outbox_claimable_view(&view, subscription, now);
 	for (int i = 0; i < view.nlanes; i++)
 	{
-		if (look_at_lane(&view, &view.lanes[i], look))
+		if (!look_at_lane(&view, &view.lanes[i], look))
+			continue;
+		if (outbox_passage_is_open(subscription->id))
 			return true;
+		/* somebody wants all lanes: a claim finds it closed */
+		look->busy = true;
+		return false;
 	}
 	return false;
 }

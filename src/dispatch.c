@@ -49,6 +49,11 @@ lease_lanes(OutboxRound *round)
 	if (wanted == 0)
 		return;
 	outbox_round_begin_transaction();
+	if (!outbox_round_enter(round))
+	{
+		outbox_round_commit_transaction();
+		return;
+	}
 	/* free ones and those of the dead first, then those whose holder is busy elsewhere */
 	for (int pass = 0; pass < 2 && taken < share; pass++)
 	{
@@ -103,7 +108,7 @@ begin_part(OutboxRound *round)
 static bool
 time_is_up(OutboxRound *round)
 {
-	return ShutdownRequestPending ||
+	return ShutdownRequestPending || round->barred ||
 		outbox_settings_ticks() - round->part_ticks >= (int64) outbox_batch_time * 1000 ||
 		round->memo->not_before > round->ticks;
 }
@@ -127,8 +132,10 @@ run_started(OutboxRound *round, OutboxDelivery *d)
 	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)));
-	if (batch.failed && batch.interruption == INTERRUPTED_SHUTDOWN &&
-		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
+	if (batch.barred)
+		outbox_attempt_put_back(round, d);
+	else if (batch.failed && batch.interruption == INTERRUPTED_SHUTDOWN &&
+			 round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
 		outbox_attempt_record_ended(round, &batch, d);
 	else if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
 							  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)))
@@ -143,7 +150,7 @@ run_one_due(OutboxRound *round, OutboxLane *lane, bool replay)
 	bool		started;
 
 	outbox_round_begin_transaction();
-	started = outbox_lease_lock(lane) &&
+	started = outbox_round_enter(round) && outbox_lease_lock(lane) &&
 		outbox_settle_start_due(round->subscription, lane, replay, &d, round->self);
 	outbox_round_commit_transaction();
 	if (!started)
@@ -195,7 +202,7 @@ run_replays(OutboxRound *round, int most)
 
 	begin_part(round);
 	until = round->part_ticks + (int64) outbox_batch_time * 1000 / 4;
-	while (any && most > 0)
+	while (any && most > 0 && !round->barred)
 	{
 		any = false;
 		for (int i = 0; i < round->nheld && most > 0; i++)
@@ -242,7 +249,7 @@ start_next_entry(OutboxRound *round, OutboxLane *lane, OutboxDelivery *d)
 	TupleTableSlot *event;
 	bool		found = false;
 
-	if (outbox_lease_lock(lane) && outbox_lease_next_entry(lane, &d->position, &d->event_id))
+	if (outbox_round_enter(round) && outbox_lease_lock(lane) && outbox_lease_next_entry(lane, &d->position, &d->event_id))
 	{
 		d->lane = lane;
 		found = outbox_batch_read_event(reader, &d->event_id, NULL, &event);
@@ -347,11 +354,11 @@ run_lanes(OutboxRound *round)
 
 	batch.lanes = palloc(Max(1, round->nheld) * sizeof(OutboxLane *));
 	batch.nlanes = order_lanes(round, batch.lanes);
-	if (batch.nlanes == 0)
+	if (batch.nlanes == 0 || round->barred)
 		return;
 	outbox_attempt_run_batch(round, &batch);
 	/* the next batch begins where this one ended */
-	if (!batch.failed && !limited && round->memo->single_left == 0 && batch.count > 0)
+	if (!batch.failed && !batch.barred && !limited && round->memo->single_left == 0 && batch.count > 0)
 		round->memo->front_lane = batch.deliveries[batch.count - 1].lane->lane;
 }
 
@@ -367,7 +374,7 @@ run_parked_carefully(OutboxRound *round, OutboxLane *lane, int most)
 		bool		started;
 
 		outbox_round_begin_transaction();
-		started = outbox_lease_lock(lane) &&
+		started = outbox_round_enter(round) && outbox_lease_lock(lane) &&
 			outbox_settle_start_parked(round->subscription, lane, &d, round->self);
 		outbox_round_commit_transaction();
 		if (!started)
@@ -410,10 +417,10 @@ sweep_lanes(OutboxRound *round)
 	{
 		OutboxLane *lane = round->held[i];
 
-		if (!lane->has_ended)
+		if (!lane->has_ended || round->barred)
 			continue;
 		outbox_round_begin_transaction();
-		if (outbox_lease_lock(lane) && outbox_settle_sweep(round->subscription, lane) > 0)
+		if (outbox_round_enter(round) && outbox_lease_lock(lane) && outbox_settle_sweep(round->subscription, lane) > 0)
 			round->did_something = true;
 		outbox_round_commit_transaction();
 	}

@@ -12,12 +12,14 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "passage.h"
 #include "round.h"
 #include "settings.h"
 #include "transaction.h"
 
 #define FIRST_BATCH			32	/* events; doubles while all goes well */
 #define RECHECK_MS			20	/* when there is work, but not for us just now */
+#define BARRED_US			(50 * 1000) /* before the lanes that somebody wants are looked at again */
 
 MemoryContext outbox_round_context = NULL;
 
@@ -49,6 +51,14 @@ outbox_round_memo(int32 subscription_id)
 	return memo;
 }
 
+/* Somebody wants its lanes. */
+void
+outbox_round_leave_alone(OutboxMemo *memo)
+{
+	memo->look_again = true;
+	memo->not_before = Max(memo->not_before, outbox_settings_ticks() + BARRED_US);
+}
+
 void
 outbox_round_begin_transaction(void)
 {
@@ -66,6 +76,21 @@ outbox_round_announce(OutboxRound *round)
 {
 	pg_atomic_write_u32(&round->self->call_us, (uint32) Min(ceil(round->memo->average_us), PG_INT32_MAX));
 	pg_atomic_write_u32(&round->self->subscription_id, round->subscription->id);
+}
+
+void
+outbox_round_note_barred(OutboxRound *round)
+{
+	round->barred = true;
+	outbox_round_leave_alone(round->memo);
+}
+
+bool
+outbox_round_enter(OutboxRound *round)
+{
+	if (!outbox_passage_enter_as_handler(round->subscription))
+		outbox_round_note_barred(round);
+	return !round->barred;
 }
 
 long

@@ -55,6 +55,7 @@ typedef struct OutboxRound
 	int			nheld;
 	OutboxLane **held;			/* of these, ours */
 	bool		did_something;
+	bool		barred;			/* from the lanes of the subscription: the round is over */
 	bool		recheck;		/* kept out of a subscription, perhaps for a moment only */
 	bool		unserved_first; /* no role yet: first those that no other process serves */
 } OutboxRound;
@@ -64,12 +65,22 @@ extern MemoryContext outbox_round_context;
 
 extern OutboxMemo *outbox_round_memo(int32 subscription_id);
 
+/* somebody wants the subscription's lanes: not before a moment has passed */
+extern void outbox_round_leave_alone(OutboxMemo *memo);
+
 /* with a snapshot and SPI */
 extern void outbox_round_begin_transaction(void);
 extern void outbox_round_commit_transaction(void);
 
 /* say where we are, or are about to be */
 extern void outbox_round_announce(OutboxRound *round);
+
+/*
+ * Before a lane's row is locked to take work from it, in its transaction (passage.h).  False: nothing more is taken in this
+ * round, and the subscription is left alone for a moment.
+ */
+extern bool outbox_round_enter(OutboxRound *round);
+extern void outbox_round_note_barred(OutboxRound *round);
 
 /* milliseconds until something known is due */
 extern long outbox_round_sleep_time(OutboxRound *round);

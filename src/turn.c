@@ -13,6 +13,7 @@
 
 #include "handler.h"
 #include "lease.h"
+#include "passage.h"
 #include "settings.h"
 #include "settle.h"
 #include "subscription.h"
@@ -314,7 +315,14 @@ consider(OutboxRound *round, OutboxSubscription *s, int dispatchable)
 		round->memo->next_full_look = 0;
 	round->memo->block_on_review = s->block_on_review;
 	round->memo->first_lane = s->first_lane;
-	if (!has_reason(round, s, round->memo) || !is_admitted(round, s, dispatchable))
+	if (!has_reason(round, s, round->memo))
+		return TURN_NONE;
+	if (!outbox_passage_is_open(s->id))
+	{
+		outbox_round_leave_alone(round->memo);
+		return TURN_NONE;
+	}
+	if (!is_admitted(round, s, dispatchable))
 		return TURN_NONE;
 	/* what a handler calls, and an alert, may read all subscriptions anew while the round goes on */
 	round->subscription = s = outbox_subscription_copy(s);
