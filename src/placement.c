@@ -110,6 +110,15 @@ outbox_placement_incomplete(void)
 	return incomplete;
 }
 
+/* What types it is for does not change by that. */
+void
+outbox_placement_note_joined(int index)
+{
+	Assert(!joined[index]);
+	joined[index] = true;
+	unjoined--;
+}
+
 void
 outbox_placement_forget_joined(void)
 {
@@ -124,9 +133,9 @@ load_joined(OutboxPlacement *placement)
 	whole = MemoryContextAllocZero(types_context, Max(1, placement->nsubscriptions) * sizeof(bool));
 	unjoined = 0;
 	incomplete = 0;
+	outbox_repair_look_at_all(placement->subscriptions, placement->nsubscriptions, whole, joined);
 	for (int i = 0; i < placement->nsubscriptions; i++)
 	{
-		whole[i] = outbox_repair_is_whole(&placement->subscriptions[i], &joined[i]);
 		joined[i] &= whole[i];
 		unjoined += !joined[i];
 		incomplete += !whole[i];

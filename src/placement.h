@@ -57,6 +57,7 @@ extern void outbox_placement_announce(OutboxPlacement *placement);
 /* has the subscription, by its index, joined the ticks?  how many have not? */
 extern bool outbox_placement_has_joined(int index);
 extern int	outbox_placement_unjoined(void);
+extern void outbox_placement_note_joined(int index);	/* one of those at the last outbox_placement_begin() */
 extern void outbox_placement_forget_joined(void);
 
 /* are the rows of the subscription, by its index, all there?  how many have some missing? */

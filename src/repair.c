@@ -27,6 +27,16 @@ static OutboxStatement select_rows = {
 	3, {INT4OID, INT4OID, INT4OID}
 };
 
+/* the same of many, in their order */
+static OutboxStatement select_rows_of_all = {
+	"select t.joined, (select count(*) from outbox.lane l where l.subscription_id = s.id"
+	" and l.lane >= s.first_lane and l.lane < s.first_lane + s.lanes)"
+	" from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
+	" with ordinality as s (id, first_lane, lanes, n)"
+	" left join outbox.subscription_state t on t.subscription_id = s.id order by s.n",
+	3, {INT4ARRAYOID, INT4ARRAYOID, INT4ARRAYOID}
+};
+
 static OutboxStatement lock_subscription = {
 	"select 1 from outbox.subscription where subscription_id = $1 for no key update skip locked",
 	1, {INT4OID}
@@ -92,16 +102,52 @@ static OutboxStatement select_known = {
 	3, {INT4OID, UUIDARRAYOID, TIMESTAMPTZOID}
 };
 
+/* The columns of a row. */
+static bool
+read_whole(const OutboxSubscription *s, uint64 row, bool *joined)
+{
+	bool		no_state;
+	bool		isnull;
+
+	*joined = DatumGetBool(outbox_store_value(row, 1, &no_state)) && !no_state;
+	return !no_state && DatumGetInt64(outbox_store_value(row, 2, &isnull)) == s->lanes;
+}
+
 bool
 outbox_repair_is_whole(const OutboxSubscription *s, bool *joined)
 {
 	Datum		args[3] = {Int32GetDatum(s->id), Int32GetDatum(s->first_lane), Int32GetDatum(s->lanes)};
-	bool		no_state;
-	bool		isnull;
 
 	(void) outbox_store_run_latest(&select_rows, args, NULL, 1);
-	*joined = DatumGetBool(outbox_store_value(0, 1, &no_state)) && !no_state;
-	return !no_state && DatumGetInt64(outbox_store_value(0, 2, &isnull)) == s->lanes;
+	return read_whole(s, 0, joined);
+}
+
+static Datum
+integers(const Datum *values, int n)
+{
+	return PointerGetDatum(construct_array((Datum *) values, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+}
+
+void
+outbox_repair_look_at_all(const OutboxSubscription *all, int n, bool *whole, bool *joined)
+{
+	Datum	   *ids = palloc(Max(1, n) * sizeof(Datum));
+	Datum	   *first_lanes = palloc(Max(1, n) * sizeof(Datum));
+	Datum	   *lanes = palloc(Max(1, n) * sizeof(Datum));
+	Datum		args[3];
+
+	for (int i = 0; i < n; i++)
+	{
+		ids[i] = Int32GetDatum(all[i].id);
+		first_lanes[i] = Int32GetDatum(all[i].first_lane);
+		lanes[i] = Int32GetDatum(all[i].lanes);
+	}
+	args[0] = integers(ids, n);
+	args[1] = integers(first_lanes, n);
+	args[2] = integers(lanes, n);
+	(void) outbox_store_run_latest(&select_rows_of_all, args, NULL, 0);
+	for (int i = 0; i < n; i++)
+		whole[i] = read_whole(&all[i], i, &joined[i]);
 }
 
 void

@@ -14,6 +14,9 @@
 /* its state and each lane of its newest generation; *joined: the ticks.  In SPI, by what is committed now. */
 extern bool outbox_repair_is_whole(const OutboxSubscription *s, bool *joined);
 
+/* the same of n subscriptions */
+extern void outbox_repair_look_at_all(const OutboxSubscription *all, int n, bool *whole, bool *joined);
+
 /* make what is missing anew, unless somebody is changing the subscription just now; in the router */
 extern void outbox_repair_subscription(const OutboxSubscription *s);
 

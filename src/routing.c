@@ -56,6 +56,7 @@
 
 #define CHUNK_EVENTS		5000	/* routed in one transaction */
 #define DELAYED_EVENTS		1000	/* due ones moved in one transaction */
+#define CATCH_UP_US			(100 * 1000)	/* for new subscriptions, between two ticks */
 #define LOCK_CLASS_ROUTER	3	/* an advisory lock that no SQL function can name */
 
 /* remembered between rounds; thrown away by outbox_routing_reset() */
@@ -490,8 +491,9 @@ below_seam(const OutboxSubscription *s)
 
 /* One chunk for one subscription that has not joined, and its transaction's commit.  True when it has more to do. */
 static bool
-catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
+catch_up_chunk(OutboxPlacement *placement, int index)
 {
+	OutboxSubscription *s = &placement->subscriptions[index];
 	CatchUp		state;
 	OutboxCandidateList list;
 	OutboxCandidateRange range;
@@ -531,35 +533,60 @@ catch_up_chunk(OutboxPlacement *placement, OutboxSubscription *s)
 	commit_transaction();
 	note_delayed(placement);
 	outbox_placement_announce(placement);
-	outbox_placement_forget_joined();
+	if (state.joined)
+		outbox_placement_note_joined(index);
 	return !state.joined;
 }
 
+/* The one whose turn it is, after the last one that had it; -1: none. */
+static int
+next_to_catch_up(OutboxPlacement *placement, int32 last)
+{
+	int			first = -1;
+
+	for (int i = 0; i < placement->nsubscriptions; i++)
+	{
+		if (outbox_placement_has_joined(i) || !outbox_placement_is_whole(i))
+			continue;
+		if (placement->subscriptions[i].id > last)
+			return i;
+		if (first < 0)
+			first = i;
+	}
+	return first;
+}
+
 /*
- * The subscriptions that have not joined the ticks, a chunk each.  Not while a
- * tick is open: they join at a snapshot up to which all is routed.
+ * The subscriptions that have not joined the ticks, a chunk each, for a while: those that have joined wait for their
+ * events meanwhile.  Not while a tick is open: they join at a snapshot up to which all is routed.
  */
 static bool
 run_catch_up(void)
 {
+	static int32 last = 0;
+	int64		until = outbox_settings_ticks() + CATCH_UP_US;
 	bool		more = false;
-	int			i = 0;
 
-	if (tick_open || outbox_placement_unjoined() == 0)
+	if (tick_open)
 		return false;
-	for (;; i++)
+	for (int left = outbox_placement_unjoined() - outbox_placement_incomplete(); left > 0; left--)
 	{
 		OutboxPlacement placement;
+		int			index;
 
 		begin_transaction();
 		outbox_placement_begin(&placement);
-		while (i < placement.nsubscriptions && (outbox_placement_has_joined(i) || !outbox_placement_is_whole(i)))
-			i++;
-		if (i >= placement.nsubscriptions)
+		index = next_to_catch_up(&placement, last);
+		if (index < 0)
+		{
+			commit_transaction();
 			break;
-		more |= catch_up_chunk(&placement, &placement.subscriptions[i]);
+		}
+		last = placement.subscriptions[index].id;
+		more |= catch_up_chunk(&placement, index);
+		if (left > 1 && (ShutdownRequestPending || outbox_settings_ticks() >= until))
+			return true;
 	}
-	commit_transaction();
 	return more;
 }
 
