@@ -24,6 +24,7 @@
 #include "utils/xid8.h"
 
 #include "definition.h"
+#include "exception_count.h"
 #include "extension.h"
 #include "operator.h"
 #include "passage.h"
@@ -645,6 +646,15 @@ check_finished(const char *name)
 				 errhint("Let them be delivered, or call outbox.unsubscribe() with force => true to give them up.")));
 }
 
+static void
+delete_rows(int32 id)
+{
+	Datum		value = Int32GetDatum(id);
+
+	for (int i = 0; i < lengthof(deletions); i++)
+		(void) outbox_store_run(&deletions[i], &value, NULL, 0);
+}
+
 Datum
 outbox_unsubscribe(PG_FUNCTION_ARGS)
 {
@@ -661,14 +671,11 @@ outbox_unsubscribe(PG_FUNCTION_ARGS)
 	found = read_subscription(&lock_subscription, name, &existing);
 	if (found)
 	{
-		Datum		id = Int32GetDatum(existing.id);
-
 		check_owner(name, &existing, caller);
 		lock_all_lanes(existing.id);
 		if (!force)
 			check_finished(name);
-		for (int i = 0; i < lengthof(deletions); i++)
-			(void) outbox_store_run(&deletions[i], &id, NULL, 0);
+		outbox_exception_count_run_uncounted(delete_rows, existing.id);
 		outbox_operator_record(caller, "unsubscribe", name, NULL, force ? "force" : NULL);
 		outbox_rights_changed();
 		announce_change();

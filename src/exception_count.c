@@ -34,6 +34,8 @@ typedef struct Counted
 	pg_uuid_t	event_id;
 } Counted;
 
+static int	uncounted = 0;
+
 /* $2: up to where they are folded, so that what vacuum cannot remove yet is not passed over again */
 static OutboxStatement select_many = {
 	"select 1 from outbox.exception_count where entry_id > $2 order by entry_id offset $1 limit 1",
@@ -132,11 +134,32 @@ is_counted(void)
 	return known.recorded && !known.held;
 }
 
+/* Rows of a subscription that goes, with all that is counted of it. */
+void
+outbox_exception_count_run_uncounted(void (*run) (int32 subscription_id), int32 subscription_id)
+{
+	uncounted++;
+	PG_TRY();
+	{
+		run(subscription_id);
+	}
+	PG_FINALLY();
+	{
+		uncounted--;
+	}
+	PG_END_TRY();
+}
+
 void
 outbox_exception_count_change(Relation rel, HeapTuple before, HeapTuple after)
 {
-	Counted		old = read_row(rel, before);
-	Counted		new = read_row(rel, after);
+	Counted		old;
+	Counted		new;
+
+	if (uncounted > 0)
+		return;
+	old = read_row(rel, before);
+	new = read_row(rel, after);
 
 	if (!is_counted() ||
 		(old.is && new.is && old.subscription_id == new.subscription_id && strcmp(old.status, new.status) == 0))

@@ -15,6 +15,9 @@
 /* one row has changed: either tuple may be NULL */
 extern void outbox_exception_count_change(Relation rel, HeapTuple before, HeapTuple after);
 
+/* what run() changes is not counted: it removes the counts of that subscription too */
+extern void outbox_exception_count_run_uncounted(void (*run) (int32 subscription_id), int32 subscription_id);
+
 /* n more, or fewer, of a subscription's deliveries wait for their time */
 extern void outbox_exception_count_delayed(int32 subscription_id, int n);
 
