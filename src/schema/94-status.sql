@@ -38,12 +38,26 @@ begin atomic
         select * from outbox.maintenance_status
     ), name as materialized (
         select greatest(32, max(length(subscription))) as width from subscription having count(*) > 0
+    ), stray as materialized (
+        -- tables of segments that outbox.segment does not tell of; nobody minds those that are empty
+        select c.oid, regexp_replace(c.relname, '^[a-z]+_log_', '') as day
+        from pg_inherits i
+        join pg_class c on c.oid = i.inhrelid
+        where i.inhparent in ('outbox.event_log'::regclass, 'outbox.receipt_log'::regclass) and c.relname !~ '_kept$'
+          and not exists (select from outbox.segment s where c.relname in ('event_log_' || s.name, 'receipt_log_' || s.name))
+    ), unknown_day as materialized (
+        select distinct day from stray where pg_relation_size(oid) > 0
     ), advice (urgency, line) as (
         select 0, 'This server is a standby: nothing runs here, and nothing can be changed. What follows is to be done on the primary, or here once it is promoted: select pg_promote();'
         where pg_is_in_recovery()
         union all
         select 1, 'This database was restored or copied from another server: nothing is routed or delivered. When this copy is to live: select outbox.activate();'
         from server where held
+        union all
+        select 1, format('The log has tables with rows of %s (%s) that outbox.segment does not tell of, as after a restore in part: publishing fails with 42P07 on such a day. While a restore is under way, wait for its end; otherwise restore again, with all of schema outbox; or, when what is in them is not needed: drop table if exists %s;',
+                         case count(*) when 1 then '1 day' else count(*) || ' days' end, string_agg(day, ', ' order by day),
+                         string_agg(format('outbox.%I, outbox.%I', 'event_log_' || day, 'receipt_log_' || day), ', ' order by day))
+        from unknown_day having count(*) > 0
         union all
         select 2, 'outbox.dispatch is off: nothing is delivered. To go on: alter system set outbox.dispatch = on; select pg_reload_conf();'
         from server where not dispatch
