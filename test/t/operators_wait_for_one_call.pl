@@ -111,7 +111,7 @@ $node->append_conf('postgresql.conf', "outbox.workers = 1\n");
 $node->reload;
 comes_true($node, 20, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker'}, 'one worker');
 $holder->query_safe('select count(pg_advisory_lock(n)) from generate_series(2, 60) n');
-sql($node, q{select setval('calls', 0); select outbox.subscribe('pause', '{pause}', 'public.handler', lanes => 1, batch_size => 1, backoff_base => '10 ms');
+sql($node, q{select setval('calls', 0); select outbox.subscribe('pause', '{pause}', 'public.handler', lanes => 1, batch_size => 1, backoff_base => '3 s');
 	begin; select outbox.publish('pause', '{"fails": 1}'); select count(outbox.publish('pause')) from generate_series(1, 20); commit});
 calls_wait(1, 'the second event is at work, the first one has failed');
 comes_true($node, 20, q{select next_attempt_at < clock_timestamp() from outbox.delivery where status = 'RETRY'}, 'and is due');
