@@ -5,9 +5,6 @@
 # shellcheck source=bench/old_snapshot.sh
 source "$here/old_snapshot.sh"
 
-# in a FROM clause: the commit of the statement does not wait for the disk
-UNFLUSHED="from set_config('synchronous_commit', 'off', true)"
-
 bench_claim() {
     local i
     sql -o /dev/null -c "select outbox.subscribe('claimed', array['claimed.*'])"
@@ -41,10 +38,10 @@ claim_round() {
     keep claim_update "$(drain_baseline update_table "$here/baseline_update_claim.pgbench")"
     keep chained_update "$(drain_baseline update_table "$here/baseline_update_chained.pgbench")"
     keep claim_four "$(drain_claimed 4 "$here/claim.pgbench")"
-    keep single_ours "$(drain_singly)"
-    keep single_update "$(drain_singly_update)"
-    keep unflushed_ours "$(drain_singly unflushed)"
-    keep unflushed_update "$(drain_singly_update unflushed)"
+    keep single_ours "$(drain_singly on)"
+    keep single_update "$(drain_singly_update on)"
+    keep unflushed_ours "$(drain_singly off)"
+    keep unflushed_update "$(drain_singly_update off)"
 }
 
 # load_claimed N: a backlog in the lanes.  The checkpoint comes before it, as in drain_baseline: its pages have been written to the log
@@ -71,36 +68,34 @@ drain_claimed() {
     calculate "$rate * 100"
 }
 
-# one_by_one SCRIPT ID STATEMENT: a round that claims 100 as the script does, keeps their ids (column ID) apart, as a client
-# would, and settles them one by one
+# one_by_one SCRIPT ID STATEMENT FLUSHES: events/s of a claimer that claims 100 as the script does, keeps their ids (column ID)
+# apart, as a client would, and settles them one by one.  Its acknowledgements flush, or leave that to the server and only claims wait
+# for the disk.
 one_by_one() {
-    local n columns=
+    local n rate columns=
     for ((n = 1; n <= 100; n++)); do
         columns+=", (array_agg($2))[$n] as id$n"
     done
-    sed -n "/\\\\gset/{s/ from \([a-z_.(', 0-9)]*\) \\\\gset/$columns from \1 \\\\gset/;p;q};p" "$1" > "$WORK/one_by_one"
+    echo "set synchronous_commit = $4;" > "$WORK/one_by_one"
+    sed -n "/\\\\gset/{s/ from \([a-z_.(', 0-9)]*\) \\\\gset/$columns from \1, set_config('synchronous_commit', 'on', true) \\\\gset/;p;q};p" "$1" >> "$WORK/one_by_one"
     for ((n = 1; n <= 100; n++)); do
         echo "${3//ID/:id$n}" >> "$WORK/one_by_one"
     done
     chmod a+r "$WORK/one_by_one"
+    rate=$(rate_of_pgbench -c 1 -t "$((BACKLOG / 4000))" -f "$WORK/one_by_one" "$database")
+    calculate "$rate * 100"
 }
 
-# drain_singly [unflushed]: acknowledged events/s, a transaction each; its commit waits for the disk, or does not
+# drain_singly on|off: acknowledged events/s, a transaction each, which flushes or does not
 drain_singly() {
-    local rate rounds=$((BACKLOG / 4000))
-    load_claimed "$((rounds * 100))"
-    one_by_one "$here/claim.pgbench" event_id "select outbox.ack_one(:token, ID)${1:+ $UNFLUSHED};"
-    rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
+    load_claimed "$((BACKLOG / 40))"
+    one_by_one "$here/claim.pgbench" event_id "select outbox.ack_one(:token, ID);" "$1"
     finish_claimed
-    calculate "$rate * 100"
 }
 
-# drain_singly_update [unflushed]: the update table's, claimed by 100 too
+# drain_singly_update on|off: the update table's, claimed by 100 too
 drain_singly_update() {
-    local rate rounds=$((BACKLOG / 4000))
-    sql -c checkpoint -c "call bench.load_baseline('update_table', $((rounds * 100)))" -c "analyze bench.update_table" </dev/null
-    one_by_one "$here/baseline_update_claim.pgbench" id "update bench.update_table set status = 'COMPLETED', completed_at = now()${1:+ $UNFLUSHED} where id = ID;"
-    rate=$(rate_of_pgbench -c 1 -t "$rounds" -f "$WORK/one_by_one" "$database")
+    sql -c checkpoint -c "call bench.load_baseline('update_table', $((BACKLOG / 40)))" -c "analyze bench.update_table" </dev/null
+    one_by_one "$here/baseline_update_claim.pgbench" id "update bench.update_table set status = 'COMPLETED', completed_at = now() where id = ID;" "$1"
     sql -c "truncate bench.update_table" </dev/null
-    calculate "$rate * 100"
 }
