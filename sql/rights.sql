@@ -84,6 +84,7 @@ insert into rights_test.decision values
     ('define_event_type', 'o'), ('drop_event_type', 'o'),
     ('retry', 'o'), ('retry_all', 'o'), ('discard', 'o'), ('replay', 'o'), ('drain', 'o'), ('maintain', 'o'), ('schedule_maintenance', 'o'), ('activate', 'o'),
     ('status', 'om'), ('report', 'om'), ('process_list', 'om'), ('clock', 'om'), ('is_held', 'om'), ('tenant_of', 'om'),
+    ('may_be_there', 'om'), ('lane_to_search', 'om'), ('gates_to_search', 'om'), ('due_times_to_search', 'om'), ('apart', 'om'),
     ('published_at_of', 'om'), ('counters', 'om'), ('open_counts', 'om'), ('is_open', 'om'), ('failure_counters', 'om'), ('unmatched_types', 'om'), ('lease_events', 'om'), ('oldest_since', 'om'),
     ('grant_publisher', ''), ('grant_worker', ''), ('grant_operator', ''), ('grant_monitor', ''),
     ('revoke_publisher', ''), ('revoke_worker', ''), ('revoke_operator', ''), ('revoke_monitor', ''),

@@ -137,7 +137,8 @@ insert into outbox.delayed select '2100-01-01', event_id, id from tenants_test.s
 -- by hand, what no right gives to an application
 grant select on outbox.event, outbox.event_history, outbox.delivery, outbox.attempt, outbox.review_required, outbox.blocked_key, outbox.subscription_status, outbox.worker_status,
     outbox.operator_log, outbox.metrics, outbox.failure_metrics, outbox.review_metrics, outbox.server_metrics, outbox.maintenance_status, outbox.snapshot_holder, outbox.unmatched_event_type, outbox.event_type, outbox.open_count, outbox.status_count to outbox_test_t_app, outbox_test_t_monitor, outbox_test_t_worker;
-grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.open_counts, outbox.is_open, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since to outbox_test_t_app, outbox_test_t_worker;
+grant execute on function outbox.process_list, outbox.tenant_of, outbox.clock, outbox.is_held, outbox.published_at_of, outbox.counters, outbox.open_counts, outbox.is_open, outbox.failure_counters, outbox.unmatched_types, outbox.lease_events, outbox.oldest_since,
+    outbox.may_be_there(integer, integer, integer, uuid), outbox.may_be_there(bigint, uuid), outbox.may_be_there(timestamptz, uuid), outbox.lane_to_search, outbox.gates_to_search, outbox.due_times_to_search, outbox.apart to outbox_test_t_app, outbox_test_t_worker;
 grant select on tenants_test.sample, tenants_test.id to public;
 
 -- whose rows does a role see in a view?
@@ -189,6 +190,7 @@ select tenants_test.heard($$select count(*) from outbox.event where tenants_test
 select tenants_test.heard($$select count(*) from outbox.event e join tenants_test.sample s using (event_id) where tenants_test.listen(e.payload ->> 'whose')$$) as joined;
 select tenants_test.heard($$select count(*) from outbox.event_history where event_type = 'tn.sample' and tenants_test.listen(payload ->> 'whose')$$) as history;
 select tenants_test.heard($$select count(*) from outbox.delivery where subscription = 'tn s' and tenants_test.listen(event_id)$$) as delivery;
+select tenants_test.heard($$select count(*) from outbox.delivery where event_id = any (array(select event_id from tenants_test.sample)) and tenants_test.listen(event_id)$$) as of_some;
 select tenants_test.heard($$select count(*) from outbox.delivery where tenants_test.listen(coalesce(tenant_id, 'none'))$$) as delivery;
 select tenants_test.heard($$select count(*) from outbox.attempt where tenants_test.listen(event_id)$$) as attempt;
 select tenants_test.heard($$select count(*) from outbox.review_required where tenants_test.listen(event_id)$$) as review_required;

@@ -22,11 +22,12 @@ from pg_proc p
 where p.pronamespace = 'outbox'::regnamespace and obj_description(p.oid, 'pg_proc') is null;
 
 begin;
-select outbox.subscribe('vw a', '{vw.nothing}', max_attempts => 4);
+select outbox.subscribe('vw a', '{vw.nothing}', max_attempts => 4, lanes => 1);
 select outbox.subscribe('vw b', '{vw.nothing}', lanes => 1, ordering => 'none');
 create temp table sample as
 select label, outbox.publish('vw.sample', '{"remark": 1}', aggregate_type => 'thing', aggregate_id => label, event_key => key, tenant_id => tenant,
-                             request_id => 'request ' || label, trace_id => repeat('a', 32), correlation_id => 'c', dedup_key => 'dedup ' || label) as event_id
+                             request_id => 'request ' || label, trace_id => repeat('a', 32), correlation_id => 'c', dedup_key => 'dedup ' || label,
+                             deliver_at => case label when 'delayed' then timestamptz '2031-01-01' end) as event_id
 from (values ('completed', 'k1', 't1'), ('pending', 'k2', null), ('retry', 'k3', 't1'), ('blocked 1', 'k3', 't1'), ('in review', 'k4', 't2'),
              ('blocked 2', 'k4', 't2'), ('blocked 3', 'k4', 't2'), ('discarded', 'k5', null), ('opened', 'k5', null), ('started', 'k6', null),
              ('delayed', 'k7', null)) v (label, key, tenant);
@@ -71,19 +72,21 @@ insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from
 insert into outbox.exception_count select -7, a, 'DELAYED', '', 1 from id;
 -- which events are open: the first ones that a query asks of are searched for, the others are looked up
 select string_agg(label, ', ' order by label) as open from sample where outbox.is_open(event_id);
-select bool_and(outbox.is_open(s.event_id) = (s.label not in ('completed', 'in review', 'discarded'))) as same from (select * from sample order by label desc) s;
+select bool_and(outbox.is_open(s.event_id) = (s.label not in ('completed', 'in review', 'discarded'))) as same from (select s.* from sample s, generate_series(1, 3) order by label desc) s;
 select string_agg(label || case when (select outbox.is_open(s.event_id)) then '' else ' is not' end, ', ' order by label) as each_by_itself from sample s;
 do $$ -- an expression that goes on after a change
 declare
     open boolean;
-    seen text := '';
+    was_open integer[] := '{}';
+    was_not integer[] := '{}';
 begin
-    for i in 1 .. 5 loop
+    for i in 1 .. 30 loop
         open := outbox.is_open(pg_temp.event('delayed'));
-        seen := seen || case when open then ' open' else ' done' end;
-        if i = 4 then delete from outbox.delayed; end if;
+        if open then was_open := was_open || i; else was_not := was_not || i; end if;
+        if i in (4, 28) then delete from outbox.delayed; end if;
+        if i = 5 then insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id; end if;
     end loop;
-    raise notice '%', seen;
+    raise notice 'open: %; not: %', was_open, was_not;
     insert into outbox.delayed select '2031-01-01', pg_temp.event('delayed'), a from id;
 end $$;
 -- the other subscription: everything pending in its one lane

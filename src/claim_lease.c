@@ -549,50 +549,117 @@ outbox_claim_lease_extend(OutboxClaimLease *lease, TimestampTz expires_at)
 
 /* ---------------------------------------------------------------- walking */
 
+/*
+ * The rows of progress, read lease by lease.  Leases end about in the order in which they were made, so the next one's rows are
+ * mostly the next ones: to step there is much cheaper than to look for them.  What is appended behind the reader's back he
+ * may miss, and a lease then seems to be held for a moment longer.
+ */
+typedef struct Progress
+{
+	OutboxScan	scan;
+	Snapshot	snapshot;
+	bool		begun;
+	bool		at_row;			/* one is in the slot: the first behind those that were read */
+	int64		from;			/* all rows of leases from this one on have been read up to it */
+} Progress;
+
+#define STEPS_TO_LEASE	8		/* before its rows are looked for */
+
+static int64
+lease_of_progress(const Progress *progress)
+{
+	bool		isnull;
+
+	return DatumGetInt64(slot_getattr(progress->scan.slot, 1, &isnull));
+}
+
+/* To the first row of this lease or of one behind it. */
+static void
+go_to_lease(Progress *progress, int64 lease_id)
+{
+	int			steps = 0;
+
+	while (progress->begun && lease_id >= progress->from)
+	{
+		if (!progress->at_row || lease_of_progress(progress) >= lease_id)
+			return;
+		if (steps++ == STEPS_TO_LEASE)
+			break;
+		progress->at_row = outbox_store_next(&progress->scan, true);
+	}
+	if (!progress->begun)
+		begin_progress(&progress->scan, progress->snapshot);
+	progress->begun = true;
+	outbox_store_set_key(&progress->scan, 0, BTGreaterEqualStrategyNumber, Int64GetDatum(lease_id));
+	outbox_store_rescan(&progress->scan);
+	progress->at_row = outbox_store_next(&progress->scan, true);
+}
+
+/* As read_states(). */
+static int
+read_next_states(Progress *progress, int64 lease_id, OutboxClaimState *states, int count)
+{
+	int			held = count;
+
+	for (int i = 0; i < count; i++)
+		states[i] = CLAIM_HELD;
+	go_to_lease(progress, lease_id);
+	progress->from = lease_id + 1;
+	while (progress->at_row && lease_of_progress(progress) == lease_id)
+	{
+		held -= apply_progress(progress->scan.slot, states, count);
+		progress->at_row = outbox_store_next(&progress->scan, true);
+	}
+	return held;
+}
+
 /* The lease has not ended: show it. */
 static bool
-show_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, OutboxClaimLease *lease, const OutboxClaimState *states)
+show_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, int held, const OutboxClaimState *states)
 {
+	OutboxClaimLease lease;
+
+	read_head(slot, &lease);
+	lease.held = held;
 	if (walk->whole)
-		read_events(slot, lease);
-	for (int i = 0; lease->events != NULL && i < lease->count; i++)
-		lease->events[i].state = states[i];
-	return walk->visit(lease, walk->argument);
+		read_events(slot, &lease);
+	for (int i = 0; lease.events != NULL && i < lease.count; i++)
+		lease.events[i].state = states[i];
+	return walk->visit(&lease, walk->argument);
 }
 
 /*
- * The lease in the slot: false when the walk ends here.  Most have ended, when claims are many: what those cost is a
- * probe.  The scan of progress keeps what it allocates, so it goes on in the caller's memory, and the rest in `each`.
+ * The lease in the slot: false when the walk ends here.  Most have ended, when claims are many: these cost little.  The scan
+ * of progress keeps what it allocates, so it goes on in the caller's memory, and the rest in `each`.
  */
 static bool
-visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, OutboxScan *progress, MemoryContext each)
+visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, Progress *progress, MemoryContext each)
 {
 	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
-	OutboxClaimLease lease;
-	MemoryContext caller = MemoryContextSwitchTo(each);
+	TimestampTz expires_at = DatumGetTimestampTz(lease_value(slot, LEASE_EXPIRES_AT));
+	int64		lease_id = DatumGetInt64(lease_value(slot, LEASE_ID));
+	int			held;
 	bool		go_on = true;
 
-	read_head(slot, &lease);
-	MemoryContextSwitchTo(caller);
-	if (lease.expires_at > walk->until)
+	if (expires_at > walk->until)
 	{
 		walk->at_end = true;
 		return false;
 	}
-	if (lease.expires_at == walk->from && lease.lease_id <= walk->from_id)
+	if (expires_at == walk->from && lease_id <= walk->from_id)
 		return true;
 	walk->most--;
-	if (progress->rel == NULL)
-		begin_progress(progress, walk->snapshot);
-	lease.held = read_states(progress, lease.lease_id, states, Min(lease.count, OUTBOX_CLAIM_EVENTS_MAX));
-	if (lease.held > 0)
+	held = read_next_states(progress, lease_id, states, Min(DatumGetInt16(lease_value(slot, LEASE_EVENTS)), OUTBOX_CLAIM_EVENTS_MAX));
+	if (held > 0)
 	{
-		MemoryContextSwitchTo(each);
-		go_on = show_lease(walk, slot, &lease, states);
+		MemoryContext caller = MemoryContextSwitchTo(each);
+
+		go_on = show_lease(walk, slot, held, states);
 		MemoryContextSwitchTo(caller);
+		MemoryContextReset(each);
 	}
-	walk->from = lease.expires_at;
-	walk->from_id = lease.lease_id;
+	walk->from = expires_at;
+	walk->from_id = lease_id;
 	return go_on;
 }
 
@@ -600,12 +667,11 @@ void
 outbox_claim_lease_walk(OutboxClaimWalk *walk)
 {
 	OutboxScan	scan;
-	OutboxScan	progress;
+	Progress	progress = {.snapshot = walk->snapshot};
 	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext, "outbox lease", ALLOCSET_DEFAULT_SIZES);
 	bool		go_on = true;
 
 	walk->at_end = false;
-	progress.rel = NULL;
 	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
 							walk->snapshot, 1);
 	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
@@ -619,10 +685,9 @@ outbox_claim_lease_walk(OutboxClaimWalk *walk)
 			break;
 		}
 		go_on = visit_lease(walk, scan.slot, &progress, each);
-		MemoryContextReset(each);
 	}
+	if (progress.begun)
+		outbox_store_end_scan(&progress.scan);
 	outbox_store_end_scan(&scan);
-	if (progress.rel != NULL)
-		outbox_store_end_scan(&progress);
 	MemoryContextDelete(each);
 }

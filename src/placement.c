@@ -18,6 +18,7 @@
 #include "utils/xid8.h"
 
 #include "counters.h"
+#include "event_place.h"
 #include "exception_count.h"
 #include "extension.h"
 #include "pattern.h"
@@ -294,20 +295,10 @@ lane_of(const OutboxSubscription *s, TupleTableSlot *event)
 	uint64		hash;
 
 	if (s->ordered && !no_key)
-	{
-		text	   *k = DatumGetTextPP(key);
-		text	   *t = no_tenant ? NULL : DatumGetTextPP(tenant);
-
-		hash = outbox_pattern_key_hash(t ? VARDATA_ANY(t) : NULL, t ? VARSIZE_ANY_EXHDR(t) : 0,
-									   VARDATA_ANY(k), VARSIZE_ANY_EXHDR(k));
-	}
+		hash = outbox_event_place_hash_key(no_tenant ? (Datum) 0 : tenant, key);
 	else
-	{
-		pg_uuid_t  *id = DatumGetUUIDP(slot_getattr(event, EV_EVENT_ID + 1, &isnull));
-
-		hash = outbox_pattern_key_hash(NULL, 0, (const char *) id->data, UUID_LEN);
-	}
-	return s->first_lane + (int32) (hash % (uint64) s->lanes);
+		hash = outbox_event_place_hash_id(DatumGetUUIDP(slot_getattr(event, EV_EVENT_ID + 1, &isnull)));
+	return outbox_event_place_lane(s->first_lane, s->lanes, hash);
 }
 
 /* ---------------------------------------------------------------- appending */

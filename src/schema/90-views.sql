@@ -44,6 +44,86 @@ revoke all on function outbox.tenant_of(uuid) from public;
 comment on function outbox.tenant_of(uuid) is
 'The tenant of an event; null when it has none, or is not in the log (any more). One index probe.';
 
+-- Where an event can be that is open: what the views ask of tables that have
+-- no index on the event's id, so that a query for one event reads no more of
+-- them than that (src/api_place.c).
+create function outbox.place_support(internal)
+returns internal
+language c strict immutable
+as 'MODULE_PATHNAME', 'outbox_place_support';
+revoke all on function outbox.place_support(internal) from public;
+comment on function outbox.place_support(internal) is
+'Internal: tells the planner what outbox.may_be_there() means when a query fixes the event.';
+
+create function outbox.may_be_there(lane integer, subscription_id integer, its_lane integer, event_id uuid)
+returns boolean
+language c
+immutable strict parallel safe
+support outbox.place_support
+as 'MODULE_PATHNAME', 'outbox_may_be_there';
+revoke all on function outbox.may_be_there(integer, integer, integer, uuid) from public;
+comment on function outbox.may_be_there(integer, integer, integer, uuid) is
+'Internal: true for every row of outbox.lane_entry, read lane by lane. For the planner: where the event is fixed, only lanes that outbox.lane_to_search() names are read.';
+
+create function outbox.may_be_there(gate_id bigint, event_id uuid)
+returns boolean
+language c
+immutable strict parallel safe
+support outbox.place_support
+as 'MODULE_PATHNAME', 'outbox_may_be_there';
+revoke all on function outbox.may_be_there(bigint, uuid) from public;
+comment on function outbox.may_be_there(bigint, uuid) is
+'Internal: true for every row of outbox.parked. For the planner: where the event is fixed, only what is behind the gates of outbox.gates_to_search() is read.';
+
+create function outbox.may_be_there(due_at timestamptz, event_id uuid)
+returns boolean
+language c
+immutable strict parallel safe
+support outbox.place_support
+as 'MODULE_PATHNAME', 'outbox_may_be_there';
+revoke all on function outbox.may_be_there(timestamptz, uuid) from public;
+comment on function outbox.may_be_there(timestamptz, uuid) is
+'Internal: true for every row of outbox.delayed. For the planner: where the event is fixed, only the times of outbox.due_times_to_search() are read.';
+
+create function outbox.lane_to_search(subscription_id integer, lane integer, event_ids uuid[])
+returns integer
+language c
+stable strict parallel safe
+cost 100
+as 'MODULE_PATHNAME', 'outbox_lane_to_search';
+revoke all on function outbox.lane_to_search(integer, integer, uuid[]) from public;
+comment on function outbox.lane_to_search(integer, integer, uuid[]) is
+'Internal: the lane, when entries of one of these events may be in it, else null. An event that is not in the log (any more) may be in any lane. One index probe an event, the first time a query asks.';
+
+create function outbox.gates_to_search(event_ids uuid[])
+returns bigint[]
+language c
+stable strict parallel safe
+cost 100
+as 'MODULE_PATHNAME', 'outbox_gates_to_search';
+revoke all on function outbox.gates_to_search(uuid[]) from public;
+comment on function outbox.gates_to_search(uuid[]) is
+'Internal: the gates of the keys of these events. Of an event that is not in the log (any more), those that it is parked behind: a scan of all that is parked. Else an index probe an event, and one or more a subscription.';
+
+create function outbox.due_times_to_search(event_ids uuid[])
+returns timestamptz[]
+language c
+stable strict parallel safe
+cost 100
+as 'MODULE_PATHNAME', 'outbox_due_times_to_search';
+revoke all on function outbox.due_times_to_search(uuid[]) from public;
+comment on function outbox.due_times_to_search(uuid[]) is
+'Internal: when these events are due that have a deliver_at. Of an event that is not in the log (any more), when it is due in outbox.delayed: a scan of that. Else an index probe an event.';
+
+create function outbox.apart()
+returns boolean
+language c
+volatile parallel safe
+as 'MODULE_PATHNAME', 'outbox_may_be_there';
+revoke all on function outbox.apart() from public;
+comment on function outbox.apart() is
+'Internal: true. A subquery that shows it is planned by itself, and still given the conditions that a query has on its other columns.';
+
 -- A batch is of no tenant, and holds receipts of many: its columns go through
 -- a CASE that asks of the receipt too, so that no condition on them is asked
 -- of batches whose receipts have not been looked at (src/api_tenant.c).
@@ -132,12 +212,18 @@ join (
     from outbox.lane each
     offset 0) l -- one look at the cursor a lane, not one an entry
     on l.subscription_id = s.subscription_id
-join outbox.lane_entry e
-    on e.subscription_id = l.subscription_id and e.lane = l.lane and e.position > l.done
+cross join lateral (
+    select each.event_id,
+           outbox.apart() as apart -- always lane by lane
+    from outbox.lane_entry each
+    where each.subscription_id = l.subscription_id
+      and each.lane = l.lane
+      and each.position > l.done
+      and outbox.may_be_there(each.lane, l.subscription_id, l.lane, each.event_id)) e
 left join outbox.process_list() w on w.subscription_id = s.subscription_id and w.event_id = e.event_id and w.replay_no = 0
 where not exists (
     select from outbox.delivery_exception x
-    where x.subscription_id = e.subscription_id and x.event_id = e.event_id and x.replay_no = 0)
+    where x.subscription_id = s.subscription_id and x.event_id = e.event_id and x.replay_no = 0)
   and outbox.event_is_visible(e.event_id)
 union all
 select s.subscription,
@@ -161,6 +247,7 @@ left join outbox.process_list() w on w.subscription_id = s.subscription_id and w
 where not exists (
     select from outbox.delivery_exception x
     where x.subscription_id = g.subscription_id and x.event_id = p.event_id and x.replay_no = 0)
+  and outbox.may_be_there(p.gate_id, p.event_id)
   and outbox.tenant_is_visible(g.tenant_id) -- of each table whose columns are shown
   and outbox.event_is_visible(p.event_id)
 union all
@@ -179,11 +266,12 @@ select s.subscription,
        null::text collate "C"
 from outbox.delayed d
 join outbox.subscription s on s.subscription_id = d.subscription_id
-where outbox.event_is_visible(d.event_id);
+where outbox.may_be_there(d.due_at, d.event_id)
+  and outbox.event_is_visible(d.event_id);
 revoke all on outbox.delivery from public;
 comment on view outbox.delivery is
 'One row for each event on its way to a subscription, from when it has been routed on. status: PENDING, IN_PROGRESS, RETRY (waits for next_attempt_at; also events with deliver_at), BLOCKED (waits behind an unfinished event of its key), COMPLETED, REVIEW_REQUIRED, DISCARDED. attempts: started since the last outbox.retry(), the one under way included. worker: who is at it, or was last. processing_ms: of the call that completed it.
-Cost: by event_id an index probe a segment and a scan of what is not completed; without a condition it reads every receipt there is, and tenant_id costs an index probe for each row. For counts of what is open ask outbox.subscription_status.';
+Cost: by event_id an index probe a segment, the open entries of the lanes that the event can be in (one a subscription, and each one of before a change of its lanes), what is parked behind its key, and the leases that have not expired yet; for an event that is not in the log (any more) a scan of all that is open; without a condition it reads every receipt there is, and tenant_id costs an index probe for each row. For counts of what is open ask outbox.subscription_status.';
 
 create view outbox.attempt as
 select s.subscription,

@@ -10,7 +10,7 @@ cost 10000
 as 'MODULE_PATHNAME', 'outbox_is_open';
 revoke all on function outbox.is_open(uuid) from public;
 comment on function outbox.is_open(uuid) is
-'Internal: whether a delivery of the event is pending, delayed, blocked, in progress or to be tried again; null for an event that this session may not see. A scan of the deliveries that are open; a query that asks of many events makes three.';
+'Internal: whether a delivery of the event is pending, delayed, blocked, in progress or to be tried again; null for an event that this session may not see. It is looked for where it can be, as outbox.delivery does by event_id; a query that asks of more than twenty events then reads all that is open, once.';
 
 create view outbox.event_history as
 select e.event_id,
@@ -59,7 +59,7 @@ where outbox.tenant_is_visible(e.tenant_id);
 revoke all on outbox.event_history from public;
 comment on view outbox.event_history is
 'One row for each event, over all its deliveries. status: DELIVERY_FAILED when one of them is in review or was discarded, PROCESSED when there is at least one and all are completed, else PUBLISHED. retry_count: attempts after the first of each delivery, and last_retry_at when the last of them began. error_message: the last failure, as its message when messages are kept, else as its code; it stays when a later attempt went well. processing_time_ms: of the calls that completed it, added up. created_at: when it was published; updated_at: when something last happened to it.
-Cost: by event_id some index probes a segment; a list of events costs these probes for each row; and, when events are completed somewhere and failed nowhere, up to three scans of the deliveries that are open. Shows payloads, so outbox.grant_monitor() does not give it; its reader needs both.';
+Cost: by event_id some index probes a segment; a list of events costs these probes for each row; and, when events are completed somewhere and failed nowhere, for the first twenty of them a look at the lanes that each can be in, as outbox.delivery does by event_id, then one scan of the deliveries that are open. Shows payloads, so outbox.grant_monitor() does not give it; its reader needs both.';
 comment on column outbox.event_history.event_id is 'UUIDv7, strictly increasing over the server';
 comment on column outbox.event_history.message_id is 'id that a receiving system gave, when a worker kept it with outbox.ack_one()';
 comment on column outbox.event_history.payload is 'the data';
