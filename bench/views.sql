@@ -90,11 +90,11 @@ select g.gate_id, 30 * :per_segment + n, bench.id_in(s.from_id, :per_segment - n
 from bench.of o, bench.segment s, outbox.gate g, generate_series(1, 5000) n where s.i = 30 and g.subscription_id = o.fails and g.event_key = 'task:1:1';
 update outbox.gate set held_by = null where gate_id in (select g.gate_id from outbox.gate g join outbox.parked p on p.gate_id = g.gate_id order by g.gate_id desc limit 100);
 
--- lanes: what upkeep has not trimmed yet, cursors, and the open ones; each event in the lane of its key
+-- lanes: what upkeep has not trimmed yet, cursors, and the open ones; each event in the lane of its key, written lane by lane as the router does
 insert into outbox.lane_entry (subscription_id, lane, position, event_id, event_tid)
 select s.subscription_id, e.lane, 1000000 + row_number() over (partition by s.subscription_id, e.lane order by e.n), e.event_id, '(0,1)'
 from outbox.subscription s, (select n, bench.id_in(g.from_id, n) as event_id, bench.lane_of(bench.key_of(g.i, n)) as lane from bench.segment g, generate_series(1, :backlog) n where g.i = 29) e
-order by e.n;
+order by e.n / 5000, s.subscription_id, e.lane, e.n;
 insert into outbox.lane_cursor (subscription_id, lane, position)
 select c.subscription_id, c.lane, case when c.subscription = 'fails' then 100000000 else c.position end
 from (select s.subscription, e.subscription_id, e.lane, e.position, max(e.position) over (partition by e.subscription_id, e.lane) as last
@@ -106,7 +106,7 @@ from outbox.subscription s, (select n, bench.id_in(g.from_id, n) as event_id, be
                              from bench.segment g, generate_series(1, least(:backlog, :per_segment)) n where g.i = 30) e,
      lateral (select max(c.position) as done from outbox.lane_cursor c where c.subscription_id = s.subscription_id and c.lane = e.lane) c
 where s.subscription <> 'fails'
-order by e.n;
+order by e.n / 5000, s.subscription_id, e.lane, e.n;
 
 -- claims of the last minutes, of which all but a hundred have ended
 insert into outbox.lease (token, subscription_id, incarnation, claim_xid, worker, claimed_at, expires_at, events, event_ids, lanes, positions)
