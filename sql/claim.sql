@@ -122,6 +122,49 @@ call claim.get('mixed');
 select outbox.ack_all(claim.token('a6'));
 select count(*) filter (where status = 'COMPLETED'), count(*) from claim.outcome where subscription = 'mixed';
 
+-- taken from behind the gate, and completed or failed before an earlier one goes back: waits behind nothing
+select outbox.subscribe('cl early', '{cl.early}', lanes => 1);
+call claim.publish('early', '{a,a,a,a,a}', '{y1,y2,y3,y4,y5}');
+call claim.get('early', 1);
+select outbox.fail(claim.token('y1'), claim.event('y1'), 'E1', retry_after => '0');
+call claim.get('early');
+select outbox.ack_all(claim.token('y1'));
+call claim.get('early');
+select outbox.ack(claim.token('y2'), array[claim.event('y3')]);
+select outbox.fail(claim.token('y2'), claim.event('y4'), 'E4', retry_after => '1 day');
+select outbox.fail(claim.token('y2'), claim.event('y2'), 'E2', permanent => true);
+select name, status from claim.outcome where subscription = 'early' order by name, status;
+select backlog, retry, blocked, review_required from outbox.subscription_status where subscription = 'cl early';
+select blocked_events from outbox.review_required where subscription = 'cl early';
+select payload ->> 'name' as name, status from outbox.event_history where event_type = 'cl.early' order by 1;
+select outbox.discard('cl early', claim.event('y2'), 'no use');
+update outbox.delivery_exception set next_attempt_at = clock_timestamp() where status = 'RETRY' and event_id = claim.event('y4');
+call claim.get('early');
+select outbox.ack_all(claim.token('y4'));
+call claim.get('early');
+select outbox.ack_all(claim.token('y5'));
+
+-- one that is tried again comes together with those that have been let past it, and takes them back with it
+select outbox.subscribe('cl past', '{cl.past}', lanes => 1, on_review => 'continue');
+call claim.publish('past', '{a,a,a,a}', '{z1,z2,z3,z4}');
+call claim.get('past', 1);
+select outbox.release_all(claim.token('z1'));
+call claim.get('past');
+select outbox.fail(claim.token('z1'), claim.event('z1'), 'E1', permanent => true);
+select outbox.retry('cl past', claim.event('z1'));
+call claim.get('past', 3);
+select outbox.ack(claim.token('z1'), array[claim.event('z3')]);
+select outbox.fail(claim.token('z1'), claim.event('z1'), 'E1', retry_after => '0');
+select name, status from claim.outcome where subscription = 'past' order by name, status;
+select backlog, retry, blocked, review_required from outbox.subscription_status where subscription = 'cl past';
+call claim.get('past');
+select outbox.release_all(claim.token('z1'));
+select name, status from claim.outcome where subscription = 'past' order by name, status;
+call claim.get('past');
+select outbox.ack_all(claim.token('z1'));
+call claim.get('past');
+select outbox.ack_all(claim.token('z2'));
+
 -- a delay holds the key; a released event has used no attempt
 call claim.publish('mixed', '{a,a,b}', '{a7,a8,b7}');
 call claim.get('mixed');

@@ -395,7 +395,8 @@ typedef enum Found
 /*
  * Look for a row under a unique key and lock it in its newest version, which is then in the slot.
  * While a row is being replaced its old version is still there, or its new one already: when neither is seen, that was
- * committed in between, and another look finds the new one.
+ * committed in between, and another look finds the new one.  One that is there in no version that is
+ * committed is held by the claim that has made it.
  */
 static Found
 lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, TupleTableSlot *slot)
@@ -403,6 +404,7 @@ lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, T
 	for (int looks = 1;; looks++)
 	{
 		bool		replaced = looks < 2;
+		bool		unborn = false;
 
 		CHECK_FOR_INTERRUPTS();
 		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, key);
@@ -411,7 +413,7 @@ lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, T
 		{
 			if (TransactionIdIsValid(dirty->xmin))
 			{
-				replaced = true;
+				unborn = true;
 				continue;
 			}
 			switch (outbox_store_lock(scan->rel, &scan->slot->tts_tid, mode, slot))
@@ -426,7 +428,7 @@ lock_row(OutboxScan *scan, SnapshotData *dirty, Datum key, LockTupleMode mode, T
 			}
 		}
 		if (!replaced)
-			return FOUND_NOTHING;
+			return unborn ? FOUND_BUSY : FOUND_NOTHING;
 		if (looks > 1)
 			pg_usleep(100);
 	}

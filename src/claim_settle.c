@@ -455,6 +455,18 @@ append_unstarted(const OutboxKey *key, const OutboxClaimedEvent *event, Timestam
 }
 
 /*
+ * Parked, unless it lies there still.  The gate may be further: an event that a person had tried again came with those that had
+ * been let past it.
+ */
+static void
+put_behind(OutboxKeyGate *gate, const OutboxClaimedEvent *event)
+{
+	if (event->gate_id != gate->gate_id)
+		append_parked(gate->gate_id, event);
+	gate->through = Min(gate->through, event->position - 1);
+}
+
+/*
  * Later events of the key that are held go back behind its gate.  What is behind the gate's `through` is read
  * again when it opens: those that were parked before need no other row.
  */
@@ -462,6 +474,8 @@ static void
 return_later_ones(OutboxClaimSettle *settle, const OutboxClaimedEvent *first, const OutboxKey *key,
 				  OutboxKeyGate *gate, bool alone)
 {
+	int64		through = gate->through;
+
 	for (int i = 0; i < settle->lease.count; i++)
 	{
 		OutboxClaimedEvent *event = &settle->lease.events[i];
@@ -475,14 +489,14 @@ return_later_ones(OutboxClaimSettle *settle, const OutboxClaimedEvent *first, co
 			continue;
 		if (outbox_exception_has_later(key, event->position))
 			append_unstarted(key, event, settle->now, alone);
-		else if (event->gate_id != gate->gate_id)
-			append_parked(gate->gate_id, event);
+		else
+			put_behind(gate, event);
 		if (alone)
 			gate->alone_through = Max(gate->alone_through, event->position);
 		event->state = CLAIM_RETURNED;
 		settle->marked[i] = true;
 	}
-	if (alone && gate->alone_through >= first->position)
+	if (gate->through != through || (alone && gate->alone_through >= first->position))
 		outbox_exception_write_gate(gate);
 }
 
@@ -551,7 +565,10 @@ return_event(OutboxClaimSettle *settle, int index, OutboxException *x, const Out
 	key = outbox_exception_key(x);
 	if (outbox_exception_derive_gate(&key, event->gate_id != OUTBOX_FROM_EXCEPTION, event->gate_id > 0,
 									 event->position, &gate))
+	{
 		return_later_ones(settle, event, &key, &gate, outcome->alone);
+		outbox_exception_clear_parked(key.subscription_id, &gate);
+	}
 }
 
 /* It is completed, or another row says what becomes of it: nothing to do for this lease any more. */

@@ -25,6 +25,7 @@
 #include "exception.h"
 #include "exception_count.h"
 #include "extension.h"
+#include "receipt.h"
 #include "settings.h"
 #include "store.h"
 
@@ -548,11 +549,12 @@ outbox_exception_derive_gate(const OutboxKey *key, bool make, bool lower, int64 
 	if (found)
 		*gate = known;
 	gate->held = find_holder(key, review_blocks(key->subscription_id), &gate->held_by, &position);
+	gate->was_through = gate->through;
 	if (!found)
 	{
 		if (!gate->held && !make)
 			return false;
-		gate->through = through;
+		gate->through = gate->was_through = through;
 		insert_gate(key, gate);
 		return true;
 	}
@@ -562,6 +564,42 @@ outbox_exception_derive_gate(const OutboxKey *key, bool make, bool lower, int64 
 		(gate->held && memcmp(&gate->held_by, &known.held_by, sizeof(pg_uuid_t)) != 0))
 		outbox_exception_write_gate(gate);
 	return true;
+}
+
+/* Is it told elsewhere what becomes of a live delivery?  By what is committed, or ours: what is open may be rolled back. */
+static bool
+is_told_elsewhere(int32 subscription_id, const pg_uuid_t *event_id)
+{
+	OutboxScan	scan;
+	bool		found;
+
+	if (outbox_receipt_exists(subscription_id, event_id, 0))
+		return true;
+	begin_by_event(&scan, SnapshotSelf, subscription_id, event_id, 0);
+	found = outbox_store_next(&scan, true);
+	outbox_store_end_scan(&scan);
+	return found;
+}
+
+void
+outbox_exception_clear_parked(int32 subscription_id, const OutboxKeyGate *gate)
+{
+	OutboxScan	scan;
+	bool		isnull;
+
+	if (gate->through >= gate->was_through)
+		return;
+	outbox_store_begin_scan(&scan, outbox_extension_relid("parked"), outbox_extension_relid("parked_pkey"), SnapshotSelf, 2);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int64GetDatum(gate->gate_id));
+	outbox_store_set_key(&scan, 1, BTGreaterStrategyNumber, Int64GetDatum(gate->through));
+	outbox_store_rescan(&scan);
+	while (outbox_store_next(&scan, true) && DatumGetInt64(slot_getattr(scan.slot, 2, &isnull)) <= gate->was_through)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (is_told_elsewhere(subscription_id, DatumGetUUIDP(slot_getattr(scan.slot, 3, &isnull))))
+			(void) outbox_store_delete(scan.rel, &scan.slot->tts_tid);
+	}
+	outbox_store_end_scan(&scan);
 }
 
 /* ---------------------------------------------------------------- looking after a lane */

@@ -68,6 +68,7 @@ typedef struct OutboxKeyGate
 	bool		held;
 	pg_uuid_t	held_by;
 	int64		through;
+	int64		was_through;	/* before outbox_exception_derive_gate() lowered it */
 	int64		alone_through;
 } OutboxKeyGate;
 
@@ -127,6 +128,12 @@ extern bool outbox_exception_find_gate(const OutboxKey *key, OutboxKeyGate *gate
  */
 extern bool outbox_exception_derive_gate(const OutboxKey *key, bool make, bool lower, int64 through,
 										 OutboxKeyGate *gate);
+
+/*
+ * After a gate was lowered: what was parked and is completed, or has a row of its own, does not wait behind it.  Goes, up to where
+ * the gate was.
+ */
+extern void outbox_exception_clear_parked(int32 subscription_id, const OutboxKeyGate *gate);
 
 /* is there an unfinished delivery of the key behind this position? */
 extern bool outbox_exception_has_later(const OutboxKey *key, int64 position);

@@ -97,6 +97,16 @@ is_quiet(const OutboxSubscription *s, OutboxDatabase *db, uint32 changes)
 		quiet.definitions == outbox_subscription_version() && quiet.changes == changes;
 }
 
+/*
+ * Has nobody the row just now, and is it the newest version still?  Whoever has replaced it between the scan and the question who
+ * has it had counted his change before.
+ */
+static bool
+is_untouched(OutboxScan *scan, bool held)
+{
+	return !held && table_tuple_satisfies_snapshot(scan->rel, scan->slot, SnapshotSelf);
+}
+
 void
 outbox_outage_read(const OutboxSubscription *s, OutboxOutage *outage)
 {
@@ -115,7 +125,7 @@ outbox_outage_read(const OutboxSubscription *s, OutboxOutage *outage)
 
 		read_outage(scan.slot, outage);
 		outage->busy = outage->level > 0 && held;
-		if (!held && outage->level == 0 && outage->failures == 0)
+		if (outage->level == 0 && outage->failures == 0 && is_untouched(&scan, held))
 		{
 			quiet.db = db;
 			quiet.subscription_id = s->id;

@@ -37,6 +37,23 @@ $node->restart;
 is(sql($node, q{select count(*) from outbox.lease_events()}), '6', 'the rest is still held');
 is(sql($node, "select outbox.release_all('$token')"), '6', 'and goes back');
 
+# a token that somebody else has before the claim is committed: no call waits for that longer than it may
+my $claimer = $node->background_psql('postgres');
+my ($early, $events) = split /\|/, $claimer->query_safe(q{begin; select lease_token, array_agg(event_id) from outbox.claim('s', 2, '10 min') group by 1});
+my @calls = ("outbox.ack('$early', '$events')", "outbox.ack_all('$early')", "outbox.extend('$early')", "outbox.release_all('$early')", "outbox.claim('s', ack => '$early')");
+for my $call (@calls)
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "set lock_timeout = '50ms'; set statement_timeout = '10s'; \\set VERBOSITY sqlstate\nselect $call");
+	like($err, qr/55P03/, "$call, the claim being open");
+}
+$claimer->query_safe('commit');
+is(sql($node, "select outbox.ack_all('$early')"), '2', 'settled once it is committed');
+($early) = split /\|/, $claimer->query_safe(q{begin; select lease_token from outbox.claim('s', 1, '10 min')});
+$claimer->query_safe('rollback');
+my ($rc, undef, $refused) = $node->psql('postgres', "select outbox.ack_all('$early')");
+like($refused, qr/the lease is lost/, 'lost when it is rolled back');
+$claimer->quit;
+
 # settled in a transaction that claims, too, and is rolled back after the lease has expired
 sql($node, q{select outbox.subscribe('r', '{r.#}', ordering => 'none'); select count(outbox.publish('r.x')) from generate_series(1, 5) n});
 sql($node, q{call outbox.drain('{r}')});
@@ -75,7 +92,7 @@ my ($out, $err);
 IPC::Run::run([ 'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '8', '-T', '6', '-f', "$folder/storm", 'postgres' ], '>', \$out, '2>', \$err);
 unlike($err, qr/ERROR|aborted/, 'no call fails in a way that its caller does not know') or diag($err);
 ok(!$node->log_contains('deadlock detected'), 'nothing deadlocks');
-is_sql($node, q{select sum(n) = (select count(*) from outbox.receipt_log) - 14 from done}, 't', 'each completion was told once');
+is_sql($node, q{select sum(n) = (select count(*) from outbox.receipt_log) - 16 from done}, 't', 'each completion was told once');
 is_sql($node, q{select count(*) from (select event_id from outbox.receipt_log group by 1 having count(*) > 1) d}, '0', 'and there is one of each');
 is_sql($node, q{select count(*) from outbox.receipt_log r join outbox.delivery_exception x using (subscription_id, event_id)}, '0', 'none is completed and to be tried again');
 
