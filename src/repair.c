@@ -81,25 +81,30 @@ static OutboxStatement pause_subscription = {
 	1, {INT4OID}
 };
 
+/*
+ * Of the events $2, from the first $4 to the last $5, and perhaps of others between these.  As in select_needed_of (retention.c),
+ * what no index leads to is looked up in a hash table of the events.
+ */
 static OutboxStatement select_known = {
-	"select r.event_id from outbox.receipt_log r where r.event_id = any ($2) and r.subscription_id = $1 and r.replay_no = 0"
+	"select r.event_id from outbox.receipt_log r"
+	"  where r.event_id >= $4 and r.event_id <= $5 and r.subscription_id = $1 and r.replay_no = 0"
 	" union all"
 	" select x.event_id from outbox.delivery_exception x"
-	"  where x.subscription_id = $1 and x.event_id = any ($2) and x.replay_no = 0"
+	"  where x.subscription_id = $1 and x.event_id >= $4 and x.event_id <= $5 and x.replay_no = 0"
 	" union all"
-	" select d.event_id from outbox.delayed d where d.subscription_id = $1 and d.event_id = any ($2)"
+	" select d.event_id from outbox.delayed d where d.subscription_id = $1 and (d.event_id in (select pg_catalog.unnest($2))) is true"
 	" union all"
 	" select c.event_id from outbox.lease l cross join lateral pg_catalog.unnest(l.event_ids) as c (event_id)"
-	"  where l.subscription_id = $1 and l.expires_at >= $3 and c.event_id = any ($2)"
+	"  where l.subscription_id = $1 and l.expires_at >= $3 and (c.event_id in (select pg_catalog.unnest($2))) is true"
 	" union all"
-	" select p.event_id from outbox.gate g join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through"
-	"  where g.subscription_id = $1 and p.event_id = any ($2)"
+	" select p.event_id from outbox.parked p join outbox.gate g on g.gate_id = p.gate_id and p.position > g.through"
+	"  where g.subscription_id = $1 and p.event_id >= $4 and p.event_id <= $5"
 	" union all"
 	" select e.event_id from outbox.lane l join outbox.lane_entry e on e.subscription_id = l.subscription_id"
 	"  and e.lane = l.lane and e.position > greatest(l.base, (select c.position from outbox.lane_cursor c"
 	"   where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.position desc limit 1))"
-	"  where l.subscription_id = $1 and e.event_id = any ($2)",
-	3, {INT4OID, UUIDARRAYOID, TIMESTAMPTZOID}
+	"  where l.subscription_id = $1 and (e.event_id in (select pg_catalog.unnest($2))) is true",
+	5, {INT4OID, UUIDARRAYOID, TIMESTAMPTZOID, UUIDOID, UUIDOID}
 };
 
 /* The columns of a row. */
@@ -191,14 +196,21 @@ outbox_repair_leave_unknown(const OutboxSubscription *s, OutboxCandidate *items,
 {
 	OutboxDatabase *db = outbox_shmem_my_database();
 	Datum	   *ids = palloc(Max(n, 1) * sizeof(Datum));
-	Datum		args[3] = {Int32GetDatum(s->id), 0, TimestampTzGetDatum(db == NULL ? DT_NOBEGIN : outbox_shmem_swept(db))};
+	Datum		args[5] = {Int32GetDatum(s->id), 0, TimestampTzGetDatum(db == NULL ? DT_NOBEGIN : outbox_shmem_swept(db))};
 	pg_uuid_t  *known;
 	uint64		nknown;
 	bool		isnull;
 	int			left = 0;
 
+	if (n == 0)
+		return 0;
 	for (int i = 0; i < n; i++)
+	{
 		ids[i] = UUIDPGetDatum(&items[i].id);
+		Assert(i == 0 || compare_ids(&items[i - 1].id, &items[i].id) <= 0);
+	}
+	args[3] = ids[0];
+	args[4] = ids[n - 1];
 	args[1] = PointerGetDatum(construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
 	nknown = outbox_store_run(&select_known, args, NULL, 0);
 	known = palloc(Max(nknown, 1) * sizeof(pg_uuid_t));

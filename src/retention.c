@@ -104,37 +104,39 @@ static OutboxStatement select_needed = {
 	" select c.event_id from outbox.lease l cross join lateral pg_catalog.unnest(l.event_ids) as c (event_id)"
 	"  where l.expires_at >= $7 and c.event_id >= $1 and c.event_id < $2"
 	" union all"
-	" select p.event_id from outbox.gate g join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through"
+	" select p.event_id from outbox.parked p join outbox.gate g on g.gate_id = p.gate_id and p.position > g.through"
 	"  where p.event_id >= $1 and p.event_id < $2"
 	" union all"
-	" select e.event_id from outbox.lane l"
-	"  left join rows from (pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5))"
-	"   as seen (subscription_id, lane, position) on seen.subscription_id = l.subscription_id and seen.lane = l.lane"
-	"  join outbox.lane_entry e on e.subscription_id = l.subscription_id and e.lane = l.lane"
-	"   and e.position > greatest(l.base, seen.position, (select c.position from outbox.lane_cursor c"
-	"    where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.position desc limit 1))"
-	"  where e.event_id >= $1 and e.event_id < $2"
+	" select e.event_id from (select l.subscription_id, l.lane, greatest(l.base, seen.position, (select c.position from outbox.lane_cursor c"
+	"    where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.position desc limit 1)) as done"
+	"   from outbox.lane l left join rows from (pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5))"
+	"    as seen (subscription_id, lane, position) on seen.subscription_id = l.subscription_id and seen.lane = l.lane offset 0) l"
+	"  cross join lateral (select i.event_id from outbox.lane_entry i where i.subscription_id = l.subscription_id and i.lane = l.lane"
+	"   and i.position > l.done and i.event_id >= $1 and i.event_id < $2 offset 0) e"
 	" limit $6",
 	7, {UUIDOID, UUIDOID, INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID, INT8OID, TIMESTAMPTZOID}
 };
 
-/* the same, of the events given */
+/*
+ * The same, of the events given.  Where no index leads to them, every open delivery is held against all of them:
+ * "(… in (select …)) is true" looks into a hash table, whereas "= any ($1)" goes through the array each time.
+ */
 static OutboxStatement select_needed_of = {
 	"select x.event_id from outbox.subscription s join outbox.delivery_exception x"
 	"  on x.subscription_id = s.subscription_id and x.event_id = any ($1) where x.status <> 'DISCARDED'"
 	" union all"
-	" select d.event_id from outbox.delayed d where d.event_id = any ($1)"
+	" select d.event_id from outbox.delayed d where (d.event_id in (select pg_catalog.unnest($1))) is true"
 	" union all"
 	" select c.event_id from outbox.lease l cross join lateral pg_catalog.unnest(l.event_ids) as c (event_id)"
-	"  where l.expires_at >= $2 and c.event_id = any ($1)"
+	"  where l.expires_at >= $2 and (c.event_id in (select pg_catalog.unnest($1))) is true"
 	" union all"
-	" select p.event_id from outbox.gate g join outbox.parked p on p.gate_id = g.gate_id and p.position > g.through"
+	" select p.event_id from outbox.parked p join outbox.gate g on g.gate_id = p.gate_id and p.position > g.through"
 	"  where p.event_id = any ($1)"
 	" union all"
 	" select e.event_id from outbox.lane l join outbox.lane_entry e on e.subscription_id = l.subscription_id"
 	"  and e.lane = l.lane and e.position > greatest(l.base, (select c.position from outbox.lane_cursor c"
 	"   where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.position desc limit 1))"
-	"  where e.event_id = any ($1)",
+	"  where (e.event_id in (select pg_catalog.unnest($1))) is true",
 	2, {UUIDARRAYOID, TIMESTAMPTZOID}
 };
 
