@@ -131,7 +131,7 @@ static OutboxStatement select_needed_of = {
 	"  where l.expires_at >= $2 and (c.event_id in (select pg_catalog.unnest($1))) is true"
 	" union all"
 	" select p.event_id from outbox.parked p join outbox.gate g on g.gate_id = p.gate_id and p.position > g.through"
-	"  where p.event_id = any ($1)"
+	"  where (p.event_id in (select pg_catalog.unnest($1))) is true"
 	" union all"
 	" select e.event_id from outbox.lane l join outbox.lane_entry e on e.subscription_id = l.subscription_id"
 	"  and e.lane = l.lane and e.position > greatest(l.base, (select c.position from outbox.lane_cursor c"

@@ -344,8 +344,6 @@ create table outbox.parked (
     primary key (gate_id, position)
 );
 comment on table outbox.parked is 'Later events of a blocked key, in order; appended once, read when the gate opens.';
--- retention asks of events whether they are still needed
-create index parked_event on outbox.parked (event_id);
 
 create table outbox.attempt_log (
     attempt_id bigint generated always as identity primary key,
