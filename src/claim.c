@@ -67,7 +67,7 @@ typedef struct Claim
 	Admission	admission;
 	OutboxOutage outage;
 	OutboxClaimLease lease;
-	OutboxException *due;		/* those of the lease's events that have a row: [ndue] */
+	OutboxException *due;		/* those of the lease's events that have a row: [ndue]; NULL: none */
 	int			ndue;
 	OutboxClaimView view;
 	OutboxClaimLane *at;		/* the lane at hand */
@@ -316,6 +316,8 @@ visit_due(OutboxException *x, void *argument)
 	switch (take_event(claim, &taken, NULL, attempts_before))
 	{
 		case TAKEN:
+			if (claim->due == NULL)
+				claim->due = palloc(claim->most * sizeof(OutboxException));
 			claim->due[claim->ndue++] = *x;
 			claim->closed |= alone;
 			break;
@@ -655,7 +657,6 @@ begin_claim(Claim *claim, int64 duration, Datum worker)
 	claim->lease.expires_at = claim->now + duration;
 	claim->lease.events = palloc(claim->most * sizeof(OutboxClaimedEvent));
 	outbox_claim_lease_make_token(&claim->lease.token);
-	claim->due = palloc(claim->most * sizeof(OutboxException));
 	claim->subscription = CStringGetTextDatum(claim->s->name);
 	claim->reader = outbox_batch_open_reader(SnapshotSelf);
 }
