@@ -19,7 +19,7 @@ create table bench.segment as
 
 -- the key of event n of a segment, and the lane of a key, of 16
 create function bench.key_of(segment integer, n bigint) returns text language sql immutable return
-    case when segment = 30 and n between :per_segment - 5000 and :per_segment - 1 then 'task:1:1'
+    case when segment = 30 and n > :review_per_segment * 1.1 and n between :per_segment - 5000 and :per_segment - 1 then 'task:1:1'
          when n between :review_per_segment + 1 and :review_per_segment * 1.1 then 'task:' || segment || ':' || (n - :review_per_segment) * 10
          else 'task:' || segment || ':' || n end;
 create function bench.key_hash(tenant text, key text) returns bigint language c immutable as '$libdir/outbox', 'outbox_test_key_hash';
@@ -62,7 +62,7 @@ select o.fails, bench.id_in(s.from_id, n), bench.lane_of(bench.key_of(s.i, n)), 
 from bench.of o, bench.segment s, generate_series(1, :review_per_segment) n, to_timestamp(s.from_time / 4096000 + n / 1000.0) at;
 -- that retry, that were given up, and that are at work: of the newest events
 insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts, next_attempt_at, tenant_id, event_key, error_code, started_at, first_failed_at, failed_at, worker, gate_released)
-select o.works, bench.id_in(s.from_id, n), bench.lane_of(bench.key_of(s.i, n)), (s.i - 1) * :per_segment + n, status, 2, case when status = 'RETRY' then outbox.clock() + n * interval '1 second' end, 'tenant-1', bench.key_of(s.i, n), '40001',
+select o.works, bench.id_in(s.from_id, n), bench.lane_of('task:' || s.i || ':' || n), (s.i - 1) * :per_segment + n, status, 2, case when status = 'RETRY' then outbox.clock() + n * interval '1 second' end, 'tenant-1', 'task:' || s.i || ':' || n, '40001',
        case when status = 'IN_PROGRESS' then outbox.clock() end, outbox.clock(), outbox.clock(), 'worker 1', true
 from bench.of o, bench.segment s, generate_series(1, 20000) n, lateral (select case when n % 4 = 0 then 'DISCARDED' when n % 400 = 1 then 'IN_PROGRESS' else 'RETRY' end as status) x
 where s.i = 29;
