@@ -630,16 +630,25 @@ show_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, int held, const OutboxCl
 	return walk->visit(&lease, walk->argument);
 }
 
+/* columns of the index by which a walk goes */
+typedef enum ExpiryColumn
+{
+	EXPIRY_AT = 1,
+	EXPIRY_LEASE_ID,
+	EXPIRY_EVENTS
+} ExpiryColumn;
+
 /*
- * The lease in the slot: false when the walk ends here.  Most have ended, when claims are many: these cost little.  The scan
+ * The lease at hand: false when the walk ends here.  Most have ended, when claims are many: their rows are not read.  The scan
  * of progress keeps what it allocates, so it goes on in the caller's memory, and the rest in `each`.
  */
 static bool
-visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, Progress *progress, MemoryContext each)
+visit_lease(OutboxClaimWalk *walk, OutboxScan *leases, Progress *progress, MemoryContext each)
 {
 	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
-	TimestampTz expires_at = DatumGetTimestampTz(lease_value(slot, LEASE_EXPIRES_AT));
-	int64		lease_id = DatumGetInt64(lease_value(slot, LEASE_ID));
+	TimestampTz expires_at = DatumGetTimestampTz(outbox_store_entry_value(leases, EXPIRY_AT));
+	int64		lease_id = DatumGetInt64(outbox_store_entry_value(leases, EXPIRY_LEASE_ID));
+	int			count = DatumGetInt16(outbox_store_entry_value(leases, EXPIRY_EVENTS));
 	int			held;
 	bool		go_on = true;
 
@@ -650,16 +659,19 @@ visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, Progress *progress, Mem
 	}
 	if (expires_at == walk->from && lease_id <= walk->from_id)
 		return true;
-	walk->most--;
-	held = read_next_states(progress, lease_id, states, Min(DatumGetInt16(lease_value(slot, LEASE_EVENTS)), OUTBOX_CLAIM_EVENTS_MAX));
+	held = read_next_states(progress, lease_id, states, Min(count, OUTBOX_CLAIM_EVENTS_MAX));
 	if (held > 0)
 	{
-		MemoryContext caller = MemoryContextSwitchTo(each);
+		MemoryContext caller;
 
-		go_on = show_lease(walk, slot, held, states);
+		if (!outbox_store_read_entry(leases))
+			return true;
+		caller = MemoryContextSwitchTo(each);
+		go_on = show_lease(walk, leases->slot, held, states);
 		MemoryContextSwitchTo(caller);
 		MemoryContextReset(each);
 	}
+	walk->most--;
 	walk->from = expires_at;
 	walk->from_id = lease_id;
 	return go_on;
@@ -668,28 +680,29 @@ visit_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, Progress *progress, Mem
 void
 outbox_claim_lease_walk(OutboxClaimWalk *walk)
 {
-	OutboxScan	scan;
+	OutboxScan	leases;
 	Progress	progress = {.snapshot = walk->snapshot};
 	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext, "outbox lease", ALLOCSET_DEFAULT_SIZES);
 	bool		go_on = true;
 
 	walk->at_end = false;
-	outbox_store_begin_scan(&scan, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
+	outbox_store_begin_scan(&leases, outbox_extension_relid("lease"), outbox_extension_relid("lease_expires"),
 							walk->snapshot, 1);
-	outbox_store_set_key(&scan, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
-	outbox_store_rescan(&scan);
+	outbox_store_want_entries(&leases);
+	outbox_store_set_key(&leases, 0, BTGreaterEqualStrategyNumber, TimestampTzGetDatum(walk->from));
+	outbox_store_rescan(&leases);
 	while (go_on && walk->most > 0)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!outbox_store_next(&scan, true))
+		if (!outbox_store_next_entry(&leases))
 		{
 			walk->at_end = true;
 			break;
 		}
-		go_on = visit_lease(walk, scan.slot, &progress, each);
+		go_on = visit_lease(walk, &leases, &progress, each);
 	}
 	if (progress.begun)
 		outbox_store_end_scan(&progress.scan);
-	outbox_store_end_scan(&scan);
+	outbox_store_end_scan(&leases);
 	MemoryContextDelete(each);
 }

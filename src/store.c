@@ -264,6 +264,33 @@ outbox_store_next(OutboxScan *scan, bool forward)
 }
 
 void
+outbox_store_want_entries(OutboxScan *scan)
+{
+	scan->scan->xs_want_itup = true;
+}
+
+bool
+outbox_store_next_entry(OutboxScan *scan)
+{
+	Assert(scan->scan->xs_want_itup);
+	return index_getnext_tid(scan->scan, ForwardScanDirection) != NULL;
+}
+
+Datum
+outbox_store_entry_value(OutboxScan *scan, int column)
+{
+	bool		isnull;
+
+	return index_getattr(scan->scan->xs_itup, column, scan->scan->xs_itupdesc, &isnull);
+}
+
+bool
+outbox_store_read_entry(OutboxScan *scan)
+{
+	return index_fetch_heap(scan->scan, scan->slot);
+}
+
+void
 outbox_store_end_scan(OutboxScan *scan)
 {
 	index_endscan(scan->scan);

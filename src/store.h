@@ -71,6 +71,15 @@ extern void outbox_store_rescan(OutboxScan *scan);
 extern bool outbox_store_next(OutboxScan *scan, bool forward);	/* the row is in scan->slot */
 extern void outbox_store_end_scan(OutboxScan *scan);
 
+/*
+ * The same by entries of the index, without their rows: to be said before the first rescan.  An entry's row may be one that the
+ * snapshot does not see; then outbox_store_read_entry() is false.
+ */
+extern void outbox_store_want_entries(OutboxScan *scan);
+extern bool outbox_store_next_entry(OutboxScan *scan);	/* forward */
+extern Datum outbox_store_entry_value(OutboxScan *scan, int column);	/* index column, from 1, not null */
+extern bool outbox_store_read_entry(OutboxScan *scan);	/* the row is in scan->slot */
+
 /* delete a row that this session found; false when somebody else was first */
 extern bool outbox_store_delete(Relation rel, ItemPointer tid);
 

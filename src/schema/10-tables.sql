@@ -201,7 +201,8 @@ alter table outbox.lease
     alter column event_ids set storage external,
     alter column lanes set storage external,
     alter column positions set storage external;
-create index lease_expires on outbox.lease (expires_at, lease_id);
+-- with what it takes to see that a lease has ended
+create index lease_expires on outbox.lease (expires_at, lease_id) include (events);
 
 create table outbox.lease_progress (
     lease_id bigint not null,
