@@ -184,48 +184,50 @@ outbox_may_be_there(PG_FUNCTION_ARGS)
 
 /* ---------------------------------------------------------------- looking */
 
-/* the events that a query asks for; too many to read their rows: then they are not known */
+/* the events that a query asks for */
 typedef struct Asked
 {
 	ArrayType  *ids;
+	bool		too_many;		/* their rows are not read: they may be anywhere */
 	int			n;
-	bool		too_many;
 	OutboxEventPlace *places;
 	OutboxGeneration *generations;
 	int			ngenerations;
 } Asked;
 
-static void
-read_places(ArrayType *ids, Asked *asked)
+static int
+ids_of_array(ArrayType *array, Datum **ids, bool **nulls)
 {
-	Datum	   *elements;
-	bool	   *nulls;
 	int			n;
 
-	deconstruct_array(ids, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, &elements, &nulls, &n);
-	*asked = (Asked)
-	{
-		.too_many = n > READ_EVENTS_MAX, .places = palloc0(Max(1, n) * sizeof(OutboxEventPlace))
-	};
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (nulls[i])
-			continue;
-		if (asked->too_many)
-			asked->places[asked->n++].event_id = *DatumGetUUIDP(elements[i]);
-		else
-			outbox_event_place_read(DatumGetUUIDP(elements[i]), &asked->places[asked->n++]);
-	}
-	asked->ngenerations = outbox_event_place_generations(GetActiveSnapshot(), &asked->generations);
-	asked->ids = ids;
+	deconstruct_array(array, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, ids, nulls, &n);
+	return n;
 }
 
-/* Where an event is, only those are told who may see it. */
-static bool
-is_for_session(const Asked *asked, const OutboxEventPlace *place)
+static void
+read_places(ArrayType *array, Asked *asked)
 {
-	return asked->too_many || outbox_tenant_is_visible(place->tenant_id);
+	Datum	   *ids;
+	bool	   *nulls;
+	int			n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+
+	*asked = (Asked)
+	{
+		.too_many = n > READ_EVENTS_MAX
+	};
+	if (!asked->too_many)
+	{
+		n = ids_of_array(array, &ids, &nulls);
+		asked->places = palloc(Max(1, n) * sizeof(OutboxEventPlace));
+		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!nulls[i])
+				outbox_event_place_read(DatumGetUUIDP(ids[i]), &asked->places[asked->n++]);
+		}
+		asked->ngenerations = outbox_event_place_generations(GetActiveSnapshot(), &asked->generations);
+	}
+	asked->ids = array;
 }
 
 /* what an expression asked for last */
@@ -265,11 +267,13 @@ outbox_lane_to_search(PG_FUNCTION_ARGS)
 	int32		lane = PG_GETARG_INT32(1);
 	const Asked *asked = remember_places(fcinfo->flinfo, PG_GETARG_ARRAYTYPE_P(2));
 
+	if (asked->too_many)
+		PG_RETURN_INT32(lane);
 	for (int i = 0; i < asked->n; i++)
 	{
 		const OutboxEventPlace *place = &asked->places[i];
 
-		if (is_for_session(asked, place) &&
+		if (outbox_tenant_is_visible(place->tenant_id) &&
 			outbox_event_place_may_be_in(place, asked->generations, asked->ngenerations, subscription_id, lane))
 			PG_RETURN_INT32(lane);
 	}
@@ -303,22 +307,40 @@ add_gate(int64 gate_id, void *argument)
 	return true;
 }
 
-/* Of the events whose rows are not in the log, or were not read: the first column of the rows that have them. */
+/* The events whose rows are not in the log, or were not read; NULL: there is none. */
+static HTAB *
+collect_unknown(const Asked *asked)
+{
+	HASHCTL		ctl = {.keysize = sizeof(pg_uuid_t), .entrysize = sizeof(pg_uuid_t), .hcxt = CurrentMemoryContext};
+	HTAB	   *unknown = hash_create("outbox unknown events", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	Datum	   *ids;
+	bool	   *nulls;
+	int			n = asked->too_many ? ids_of_array(asked->ids, &ids, &nulls) : 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!nulls[i])
+			(void) hash_search(unknown, DatumGetUUIDP(ids[i]), HASH_ENTER, NULL);
+	}
+	for (int i = 0; i < asked->n; i++)
+	{
+		if (!asked->places[i].known && outbox_tenant_is_visible((Datum) 0))
+			(void) hash_search(unknown, &asked->places[i].event_id, HASH_ENTER, NULL);
+	}
+	if (hash_get_num_entries(unknown) > 0)
+		return unknown;
+	hash_destroy(unknown);
+	return NULL;
+}
+
+/* The first column of the rows that have them. */
 static void
 add_rows_of_unknown(const Asked *asked, const char *relname, const char *index, int id_column, Found *found)
 {
-	HASHCTL		ctl = {.keysize = sizeof(pg_uuid_t), .entrysize = sizeof(pg_uuid_t), .hcxt = CurrentMemoryContext};
-	HTAB	   *unknown = NULL;
+	HTAB	   *unknown = collect_unknown(asked);
 	OutboxScan	scan;
 
-	for (int i = 0; i < asked->n; i++)
-	{
-		if (asked->places[i].known || !is_for_session(asked, &asked->places[i]))
-			continue;
-		if (unknown == NULL)
-			unknown = hash_create("outbox unknown events", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-		(void) hash_search(unknown, &asked->places[i].event_id, HASH_ENTER, NULL);
-	}
 	if (unknown == NULL)
 		return;
 	outbox_open_scan_begin(&scan, relname, index, GetActiveSnapshot(), 1);
@@ -346,7 +368,7 @@ outbox_gates_to_search(PG_FUNCTION_ARGS)
 	read_places(PG_GETARG_ARRAYTYPE_P(0), &asked);
 	for (int i = 0; i < asked.n; i++)
 	{
-		if (asked.places[i].known && is_for_session(&asked, &asked.places[i]))
+		if (asked.places[i].known && outbox_tenant_is_visible(asked.places[i].tenant_id))
 			outbox_event_place_walk_gates(&asked.places[i], asked.generations, asked.ngenerations, GetActiveSnapshot(), add_gate, &gates);
 	}
 	add_rows_of_unknown(&asked, "parked", "parked_pkey", 3, &gates);
@@ -363,7 +385,7 @@ outbox_due_times_to_search(PG_FUNCTION_ARGS)
 	read_places(PG_GETARG_ARRAYTYPE_P(0), &asked);
 	for (int i = 0; i < asked.n; i++)
 	{
-		if (asked.places[i].known && !TIMESTAMP_IS_NOBEGIN(asked.places[i].due_at) && is_for_session(&asked, &asked.places[i]))
+		if (asked.places[i].known && !TIMESTAMP_IS_NOBEGIN(asked.places[i].due_at) && outbox_tenant_is_visible(asked.places[i].tenant_id))
 			add_value(&times, asked.places[i].due_at);
 	}
 	add_rows_of_unknown(&asked, "delayed", "delayed_pkey", 2, &times);
