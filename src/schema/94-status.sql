@@ -71,6 +71,10 @@ begin atomic
         select 4, format('Only %s of %s workers run. Raise max_worker_processes, or lower outbox.workers.', workers_running, workers_wanted)
         from server where dispatch and workers_running < workers_wanted and not held and not pg_is_in_recovery()
         union all
+        select 4, format('The router is %s behind: what was published since then is in no lane yet. If there is much of it, this gets less; else its rounds fail, and the server''s log says why: a full disk, for one.',
+                         outbox.ago(outbox.clock() - router_lag_seconds * interval '1 second'))
+        from server where dispatch and router_running and router_lag_seconds > 60 and not held and not pg_is_in_recovery()
+        union all
         select 4, format('Upkeep fails since %s: task "%s", code %s. Look: select * from outbox.maintenance_status where failing; the server''s log has when. It is tried again every few minutes, or now: call outbox.maintain();',
                          outbox.ago(coalesce(last_success, last_error_at)), task, last_error)
         from upkeep where failing

@@ -69,8 +69,11 @@ comes_true($node, 10, q{select outbox.clock() > clock_timestamp() + interval '40
 sql($node, q{select outbox.publish('t.later', '{}')});
 is(sql($node, q{select router_lag_seconds between 300 and 400 and abs(router_lag_seconds - extract(epoch from outbox.clock() - published_at)) < 1
 	from outbox.server_metrics, outbox.event where event_type = 't.lag'}), 't', 'it is behind by the age of the oldest event that it has not looked at');
+my $behind = q{select count(*) from outbox.status() as line where line ~ '^\d+\. The router is \d+ min behind: '};
+is(sql($node, $behind), '1', 'which the status says');
 kill 'CONT', $router or die;
 comes_true($node, 20, q{select router_lag_seconds = 0 from outbox.server_metrics}, 'until it goes on');
+is(sql($node, $behind), '0', 'and then no more');
 
 # who holds vacuum back, the worst first
 my $worst = q{select concat_ws(' ', kind, name, pid, xids_behind >= 30) from outbox.snapshot_holder order by xids_behind desc limit 1};
