@@ -20,7 +20,8 @@ security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select outbox.require_all_tenants('outbox.status()');
     with server as materialized (
-        select * from outbox.server_metrics
+        select s.*, (select d.datistemplate from pg_catalog.pg_database d where d.datname = current_database()) as template
+        from outbox.server_metrics s
     ), subscription as materialized (
         select s.subscription, s.handler, s.paused, s.backlog, s.oldest_waiting_at, s.delayed, s.retry, s.in_progress, s.blocked,
                s.review_required, s.outage_until, s.stopped_at, s.stopped_code, s.stopped_reason, s.catching_up,
@@ -59,6 +60,9 @@ begin atomic
                          string_agg(format('outbox.%I, outbox.%I', 'event_log_' || day, 'receipt_log_' || day), ', ' order by day))
         from unknown_day having count(*) > 0
         union all
+        select 1, format('This database is a template, and no process serves a template: nothing is routed or delivered. To go on: alter database %I is_template false;', current_database())
+        from server where template and not pg_is_in_recovery()
+        union all
         select 2, 'outbox.dispatch is off: nothing is delivered. To go on: alter system set outbox.dispatch = on; select pg_reload_conf();'
         from server where not dispatch
         union all
@@ -66,10 +70,10 @@ begin atomic
         from server where dispatch and workers_wanted = 0 and exists (select from subscription where handler is not null)
         union all
         select 3, 'The router does not run: no event is passed on. Look for a free slot (max_worker_processes) and into the server''s log.'
-        from server where dispatch and not router_running and not held and not pg_is_in_recovery()
+        from server where dispatch and not router_running and not held and not template and not pg_is_in_recovery()
         union all
         select 4, format('Only %s of %s workers run. Raise max_worker_processes, or lower outbox.workers.', workers_running, workers_wanted)
-        from server where dispatch and workers_running < workers_wanted and not held and not pg_is_in_recovery()
+        from server where dispatch and workers_running < workers_wanted and not held and not template and not pg_is_in_recovery()
         union all
         select 4, format('The router is %s behind: what was published since then is in no lane yet. If there is much of it, this gets less; else its rounds fail, and the server''s log says why: a full disk, for one.',
                          outbox.ago(outbox.clock() - router_lag_seconds * interval '1 second'))

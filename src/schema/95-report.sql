@@ -122,7 +122,7 @@ begin atomic
         || '</style></head><body>'
         || (select format('<h1>outbox in database %s</h1><p>From %s to %s, made at %s.</p>', outbox.html(current_database()),
                           to_char(from_at, 'YYYY-MM-DD HH24:MI:SS TZ'), to_char(until_at, 'YYYY-MM-DD HH24:MI:SS TZ'), to_char(outbox.clock(), 'YYYY-MM-DD HH24:MI:SS TZ')) from span)
-        || '<h2>Now</h2><pre>' || (select string_agg(case when now_line ~ '^\d+\. ' then '<span>' || outbox.html(now_line) || '</span>' else outbox.html(now_line) end, E'\n') from outbox.status() as now_line) || '</pre>'
+        || '<h2>Now</h2><pre>' || (select string_agg(case when now_line ~ '^[0-9]+[.] ' then '<span>' || outbox.html(now_line) || '</span>' else outbox.html(now_line) end, chr(10)) from outbox.status() as now_line) || '</pre>'
         || (select '<h2>Throughput</h2>' || published || completed || '<h2>Delays</h2>' || p50 || p95 || '<h2>Backlog</h2>' || backlog from chart)
         || '<h2>Failures by code</h2>'
         || coalesce((select '<table><tr><th>subscription</th><th>code</th><th class="n">failed attempts</th><th>last</th></tr>'

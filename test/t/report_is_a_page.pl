@@ -99,6 +99,17 @@ $node->append_conf('postgresql.conf', "outbox.workers = 2\n");
 $node->reload;
 comes_true($node, 10, q{select workers_running = 2 from outbox.server_metrics}, 'two are wanted');
 
+# a template is served by nobody
+my @template = (q{select string_agg(line, ' ') ~ '1\. This database is a template.*alter database postgres is_template false;' from outbox.status() as line},
+	q{select string_agg(line, ' ') ~ 'template|max_worker_processes' from outbox.status() as line});
+sql($node, 'alter database postgres is_template true');
+comes_true($node, 10, q{select not router_running from outbox.server_metrics}, 'a template is not served');
+is_sql($node, $template[0], 't', 'which the status says');
+unlike(sql($node, 'select * from outbox.status()'), qr/max_worker_processes/, 'and nothing of free slots');
+sql($node, 'alter database postgres is_template false');
+comes_true($node, 20, q{select workers_running = 2 and router_running from outbox.server_metrics}, 'no template is');
+is_sql($node, $template[1], 'f', 'and the status has nothing more to say');
+
 # whose workers outside do not run
 my $unclaimed = q{select unclaimed from outbox.metrics where subscription = 'outside'};
 sql($node, q{select outbox.resume('outside')});
