@@ -39,6 +39,7 @@
 #include "batch.h"
 #include "counters.h"
 #include "event_id.h"
+#include "event_log.h"
 #include "extension.h"
 #include "segment.h"
 #include "session.h"
@@ -728,7 +729,7 @@ begin_run(Run *run)
 	MemoryContextSwitchTo(batch_context);
 	run->started_at = outbox_settings_now();
 	INSTR_TIME_SET_CURRENT(run->started);
-	run->batch_id = outbox_shmem_next_id_time(1);
+	run->batch_id = outbox_event_log_draw_number();
 	run->subscriptions = outbox_subscription_version();
 	run->reader = outbox_batch_open_reader(NULL);
 }

@@ -32,6 +32,7 @@
 #include "claim_count.h"
 #include "claim_settle.h"
 #include "event_id.h"
+#include "event_log.h"
 #include "exception.h"
 #include "extension.h"
 #include "outage.h"
@@ -201,13 +202,6 @@ outbox_claim_settle_mark_all(OutboxClaimSettle *settle)
 		settle->marked[i] = settle->lease.events[i].state == CLAIM_HELD;
 }
 
-/* A number that no other batch, or progress, has. */
-static int64
-draw_number(void)
-{
-	return (int64) outbox_shmem_next_id_time(1);
-}
-
 /* Once it is committed, there may be more to claim. */
 static void
 announce(const OutboxClaimSettle *settle)
@@ -340,7 +334,7 @@ complete(OutboxClaimSettle *settle, Datum message_id)
 	OutboxClaimLease *lease = &settle->lease;
 	OutboxReceipt *receipts = palloc(lease->count * sizeof(OutboxReceipt));
 	int			n = list_receipts(settle, receipts);
-	int64		batch_id = draw_number();
+	int64		batch_id = outbox_event_log_draw_number();
 	int			fresh = 0;
 
 	if (n == 0)
@@ -638,7 +632,7 @@ outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure
 	outcome.counted = verdict.counted;
 	outcome.next_attempt_at = settle->now + verdict.delay;
 	return_event(settle, index, &x, &outcome);
-	outbox_claim_lease_settle(&settle->lease, draw_number(), CLAIM_RETURNED, settle->marked);
+	outbox_claim_lease_settle(&settle->lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle->marked);
 	outbox_outage_note_failure(settle->subscription, &event_id, &verdict, settle->now);
 	if (verdict.counted)
 		outbox_claim_count_failed(settle->lease.subscription_id, failure->code, verdict.review);
@@ -689,7 +683,7 @@ outbox_claim_settle_release(OutboxClaimSettle *settle, int64 delay)
 		else
 			skip_event(settle, i);
 	}
-	outbox_claim_lease_settle(&settle->lease, draw_number(), CLAIM_RETURNED, settle->marked);
+	outbox_claim_lease_settle(&settle->lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle->marked);
 	announce(settle);
 	CommandCounterIncrement();
 	return released;
@@ -752,7 +746,7 @@ recover_lease(int64 lease_id, TimestampTz now)
 			needs_review = true;
 		}
 	}
-	outbox_claim_lease_settle(&settle.lease, draw_number(), CLAIM_RETURNED, settle.marked);
+	outbox_claim_lease_settle(&settle.lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle.marked);
 	outbox_claim_count_recovered(settle.lease.subscription_id);
 	if (settle.subscription != NULL)
 		announce(&settle);

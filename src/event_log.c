@@ -45,8 +45,29 @@ typedef struct Target
 /* ---------------------------------------------------------------- ids */
 
 /*
- * Before the first id that a server start gives out for a database, the clock learns of the highest
- * one in its log.  Whoever comes before that is done, does it too.
+ * The highest number of a table whose primary key is drawn from the same clock, visible or not; as with ids, none that is
+ * further ahead than the clock may be.
+ */
+static void
+merge_highest_number(const char *relname)
+{
+	Oid			relid = outbox_extension_relid(relname);
+	OutboxScan	scan;
+	bool		isnull;
+
+	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), SnapshotAny, 1);
+	scan.scan->ignore_killed_tuples = false;
+	outbox_store_set_key(&scan, 0, BTLessStrategyNumber,
+						 Int64GetDatum((int64) outbox_event_id_time_from(outbox_settings_now() + USECS_PER_HOUR)));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, false))
+		outbox_shmem_merge_id_time((uint64) Max(DatumGetInt64(slot_getattr(scan.slot, 1, &isnull)), 0));
+	outbox_store_end_scan(&scan);
+}
+
+/*
+ * Before the first id, or number, that a server start gives out for a database, the clock learns of the highest
+ * ones that it has: this server's may be behind the one that gave them out.  Whoever comes before that is done, does it too.
  */
 static void
 merge_highest_id(void)
@@ -64,6 +85,8 @@ merge_highest_id(void)
 	{
 		if (outbox_segment_highest_id(&highest))
 			outbox_shmem_merge_id_time(outbox_event_id_time_of(&highest));
+		merge_highest_number("batch");
+		merge_highest_number("exception_count");
 		if (database != NULL)
 			database->ids_merged = true;
 	}
@@ -209,6 +232,13 @@ copy_value(Datum value, Form_pg_attribute attribute)
 }
 
 /* ---------------------------------------------------------------- what others call */
+
+int64
+outbox_event_log_draw_number(void)
+{
+	merge_highest_id();
+	return (int64) outbox_shmem_next_id_time(1);
+}
 
 bool
 outbox_event_log_append(OutboxDraft *draft, pg_uuid_t *id)

@@ -15,6 +15,9 @@ extern bool outbox_event_log_append(OutboxDraft *draft, pg_uuid_t *id);
 /* The same for many; *current is the number, from 1, of the one at hand. */
 extern void outbox_event_log_append_all(int count, OutboxDraft *drafts, pg_uuid_t *ids, int *current);
 
+/* A number of the clock that ids come from: no other row of outbox.batch or outbox.exception_count, and no id, has it. */
+extern int64 outbox_event_log_draw_number(void);
+
 /* The row of an event, in the scan's slot until the caller ends the scan; false when it is not in the log. latest: as below. */
 extern bool outbox_event_log_find(const pg_uuid_t *id, bool latest, OutboxScan *scan);
 

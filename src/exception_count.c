@@ -16,7 +16,6 @@
 #include "event_log.h"
 #include "exception_count.h"
 #include "extension.h"
-#include "shmem.h"
 #include "store.h"
 
 #define REVIEW_REQUIRED "REVIEW_REQUIRED"
@@ -106,7 +105,7 @@ type_of(const pg_uuid_t *id)
 static void
 put(OutboxWriter *writer, Datum subscription_id, Datum status, Datum event_type, Datum n)
 {
-	Datum		values[5] = {Int64GetDatum(outbox_shmem_next_id_time(1)), subscription_id, status, event_type, n};
+	Datum		values[5] = {Int64GetDatum(outbox_event_log_draw_number()), subscription_id, status, event_type, n};
 	bool		nulls[5] = {false};
 
 	outbox_store_put(writer, values, nulls);

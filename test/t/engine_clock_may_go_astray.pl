@@ -49,6 +49,16 @@ settled('50 minutes back');
 $node->restart;
 publish(100);
 settled('50 minutes back, and a restart');
+# what is settled has numbers of the same clock: those after the last id are taken
+sql($node, q{select outbox.subscribe('w', '{w}', ordering => 'none', lanes => 1)});
+sql($node, q{select count(outbox.publish('w', '{"fails": "never"}')) from generate_series(1, 20)});
+comes_true($node, 10, q{select count(*) = 20 from outbox.claim('w', 20)}, 'twenty are claimed');
+my $ack = q{select count(outbox.ack_one(token, event_id)) from (select token, unnest(event_ids[%s]) as event_id from outbox.lease where events = 20) l};
+is_sql($node, sprintf($ack, '1:10'), '10', '  and ten completed');
+$node->restart;
+sql($node, q{select outbox.publish('w', '{"fails": "never"}')});
+is_sql($node, sprintf($ack, '11:20'), '10', '  and the others after a restart');
+sql($node, q{select outbox.unsubscribe('w', force => true)});
 set_offset($node, -5400);
 publish(10);
 $node->stop('immediate');
