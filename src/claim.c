@@ -80,37 +80,13 @@ typedef struct Claim
 
 /* ---------------------------------------------------------------- taking a lane */
 
-/* The subscription as it is now, under a lane's lock, which whoever changes that takes too. */
-static bool
-definition_holds(const OutboxSubscription *s)
-{
-	OutboxScan	scan;
-	bool		holds = false;
-	bool		no_handler;
-	bool		isnull;
-
-	outbox_store_begin_scan(&scan, outbox_extension_relid("subscription"), outbox_extension_relid("subscription_pkey"),
-							SnapshotSelf, 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(s->id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-	{
-		TupleDesc	descriptor = RelationGetDescr(scan.rel);
-
-		(void) slot_getattr(scan.slot, SPI_fnumber(descriptor, "handler"), &no_handler);
-		holds = no_handler && !DatumGetBool(slot_getattr(scan.slot, SPI_fnumber(descriptor, "paused"), &isnull));
-	}
-	outbox_store_end_scan(&scan);
-	return holds;
-}
-
-/* Asked once there is something to hand out. */
+/* Asked once there is something to hand out, under a lane's lock, which whoever changes the definition takes too. */
 static bool
 is_admitted(Claim *claim)
 {
 	if (claim->admission == ADMISSION_NOT_ASKED)
 	{
-		claim->admission = definition_holds(claim->s) &&
+		claim->admission = outbox_subscription_holds(claim->s, SnapshotSelf) &&
 			(claim->outage.level == 0 || outbox_outage_may_probe(claim->s, claim->now)) ? ADMITTED : REFUSED;
 	}
 	return claim->admission == ADMITTED;

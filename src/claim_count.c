@@ -53,7 +53,6 @@ count(const Counted *c)
 	}
 }
 
-/* What a prepared transaction settles is not counted. */
 static void
 count_committed(OutboxOnCommit *item, bool prepared)
 {

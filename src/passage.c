@@ -12,17 +12,11 @@
  */
 #include "outbox.h"
 
-#include "access/relscan.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "utils/builtins.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "extension.h"
 #include "passage.h"
-#include "store.h"
 
 #define LOCK_CLASS_PASSAGE	6	/* an advisory lock that no SQL function can name */
 
@@ -66,31 +60,8 @@ outbox_passage_is_open(int32 subscription_id)
  * By the snapshot that the entries are read by: what was published after a pause() is not delivered by what was known
  * before it.
  */
-static bool
-definition_holds(const OutboxSubscription *s)
-{
-	Oid			relid = outbox_extension_relid("subscription");
-	OutboxScan	scan;
-	bool		holds = false;
-	bool		isnull;
-
-	outbox_store_begin_scan(&scan, relid, outbox_store_primary_key(relid), GetActiveSnapshot(), 1);
-	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(s->id));
-	outbox_store_rescan(&scan);
-	if (outbox_store_next(&scan, true))
-	{
-		TupleDesc	descriptor = RelationGetDescr(scan.rel);
-		Datum		handler = slot_getattr(scan.slot, SPI_fnumber(descriptor, "handler"), &isnull);
-
-		holds = !isnull && strcmp(TextDatumGetCString(handler), s->handler) == 0 &&
-			!DatumGetBool(slot_getattr(scan.slot, SPI_fnumber(descriptor, "paused"), &isnull));
-	}
-	outbox_store_end_scan(&scan);
-	return holds;
-}
-
 bool
 outbox_passage_enter_as_handler(const OutboxSubscription *s)
 {
-	return outbox_passage_enter(s->id) && definition_holds(s);
+	return outbox_passage_enter(s->id) && outbox_subscription_holds(s, GetActiveSnapshot());
 }

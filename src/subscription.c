@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "backoff.h"
@@ -205,6 +206,29 @@ outbox_subscription_find(int32 id, const char *name)
 			return outbox_subscription_copy(&all[i]);
 	}
 	return NULL;
+}
+
+bool
+outbox_subscription_holds(const OutboxSubscription *s, Snapshot snapshot)
+{
+	OutboxScan	scan;
+	bool		holds = false;
+	bool		isnull;
+
+	outbox_store_begin_scan(&scan, outbox_extension_relid("subscription"), outbox_extension_relid("subscription_pkey"),
+							snapshot, 1);
+	outbox_store_set_key(&scan, 0, BTEqualStrategyNumber, Int32GetDatum(s->id));
+	outbox_store_rescan(&scan);
+	if (outbox_store_next(&scan, true))
+	{
+		TupleDesc	descriptor = RelationGetDescr(scan.rel);
+		Datum		handler = slot_getattr(scan.slot, SPI_fnumber(descriptor, "handler"), &isnull);
+
+		holds = isnull ? s->handler == NULL : s->handler != NULL && strcmp(TextDatumGetCString(handler), s->handler) == 0;
+		holds &= !DatumGetBool(slot_getattr(scan.slot, SPI_fnumber(descriptor, "paused"), &isnull));
+	}
+	outbox_store_end_scan(&scan);
+	return holds;
 }
 
 uint64

@@ -7,6 +7,9 @@
 #define OUTBOX_SUBSCRIPTION_H
 
 #include "outbox.h"
+
+#include "utils/snapshot.h"
+
 #include "snapshot.h"
 
 /* in SQL, the role of a binding to one that was dropped before the dump that was restored: no role has this id */
@@ -63,6 +66,9 @@ extern OutboxSubscription *outbox_subscription_copy(const OutboxSubscription *s)
  * when they have to be read, it is done as the extension's owner.  Copied into the current memory context.
  */
 extern OutboxSubscription *outbox_subscription_find(int32 id, const char *name);
+
+/* has it the same handler, or none, as before, and is it not paused, in its row as the snapshot sees it?  One probe */
+extern bool outbox_subscription_holds(const OutboxSubscription *s, Snapshot snapshot);
 
 /* a number that changes with every reload of the cache */
 extern uint64 outbox_subscription_version(void);
