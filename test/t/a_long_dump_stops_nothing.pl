@@ -88,7 +88,7 @@ comes_true($node, 20, q{select count(*) = 22 from effect join outbox.event using
 goes_on('wait', q{call outbox.wait('{new_mail}', timeout => '10s')});
 goes_on('claim', q{create table mine as select * from outbox.claim('new_mail', max_events => 100); select count(*) > 0 from mine}, 't');
 goes_on('extend', q{select count(outbox.extend(lease_token, '5 min')) from (select distinct lease_token from mine) m});
-goes_on('ack', q{begin; select count(outbox.ack(lease_token, array[event_id])) from (select * from mine limit 1) m; commit}, '1');
+goes_on('ack', q{begin; select count(outbox.ack(lease_token, array[event_id])) from (select * from mine order by event_id limit 1) m; commit}, '1');
 goes_on('fail', q{select count(outbox.fail(lease_token, event_id, 'X0001')) from (select * from mine order by event_id offset 1 limit 1) m}, '1');
 goes_on('release', q{select count(outbox.release_all(lease_token)) from (select distinct lease_token from mine) m});
 goes_on('alter_subscription', q{select count(outbox.alter_subscription(s, max_attempts => 3, lanes => 8)) from unnest('{new,new_mail}'::text[]) s}, '2');
