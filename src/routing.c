@@ -118,6 +118,22 @@ static OutboxStatement expire_leases = {
 	1, {TIMESTAMPTZOID}
 };
 
+/*
+ * Rows may have come without their sequences, as logical replication brings them.  A number that is given out again would be
+ * taken for the one before: a lease for one that has ended, a subscription for one that has receipts.
+ */
+static OutboxStatement number_behind_what_is_there = {
+	"select pg_catalog.setval(n.sequence, n.used) from (values"
+	" ('outbox.subscription_subscription_id_seq'::pg_catalog.regclass, greatest((select max(subscription_id) from outbox.subscription),"
+	"  (select max(subscription_id) from outbox.batch))),"
+	" ('outbox.lease_lease_id_seq', greatest((select max(lease_id) from outbox.lease), (select max(lease_id) from outbox.batch),"
+	"  (select max(lease_id) from outbox.lease_progress), (select max(lease_id) from outbox.lane_lease))),"
+	" ('outbox.gate_number_seq', (select max(number) from outbox.gate)),"
+	" ('outbox.attempt_log_attempt_id_seq', (select max(attempt_id) from outbox.attempt_log)),"
+	" ('outbox.operator_entry_entry_id_seq', (select max(entry_id) from outbox.operator_entry))) n (sequence, used)"
+	" where n.used > coalesce(pg_catalog.pg_sequence_last_value(n.sequence), 0)"
+};
+
 /* a restore may have lost it; what was not routed then is */
 static OutboxStatement insert_lost_incarnation = {
 	"insert into outbox.incarnation (incarnation, system_identifier, database_oid, activated_at)"
@@ -796,6 +812,7 @@ outbox_routing_activate(void)
 	args[2] = ObjectIdGetDatum(MyDatabaseId);
 	args[3] = TimestampTzGetDatum(outbox_settings_now());
 	outbox_store_run(&insert_incarnation, args, NULL, 0);
+	outbox_store_run(&number_behind_what_is_there, NULL, NULL, 0);
 	/* leases and starts on record are those of processes of the database that was copied */
 	outbox_store_run(&free_lanes, NULL, NULL, 0);
 	outbox_store_run(&put_back_started, &args[3], NULL, 0);

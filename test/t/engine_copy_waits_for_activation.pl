@@ -78,5 +78,22 @@ ask('origin', q{select outbox.publish('g.after', event_key => 'k')});
 ask('origin', 'call outbox.drain()');
 one_each('origin', [qw(a.done b.delayed e.before g.after)]);
 
+# rows that came without their sequences: their numbers are not given out again
+ask('origin', q{select outbox.subscribe('by hand', '{h.#}', lanes => 1), outbox.publish('h.first'); call outbox.drain('{by hand}')});
+ask('origin', q{create table held as select * from outbox.claim('by hand')});
+is(ask('origin', q{select outbox.ack_one(lease_token, event_id) from held}), 't', 'an external worker of the origin was at it');
+ask('origin', q{delete from outbox.lease; delete from outbox.operator_entry where entry_id < (select max(entry_id) from outbox.operator_entry)});
+$node->safe_psql('postgres', 'create database replica template origin');
+my @identities = split /\n/, ask('replica', q{select attrelid::regclass || ' alter column ' || attname from pg_attribute join pg_class on pg_class.oid = attrelid where relnamespace = 'outbox'::regnamespace and relkind = 'r' and attidentity <> ''});
+is(@identities, 5, 'tables with numbers');
+ask('replica', "alter table $_ restart") for @identities;
+is(ask('replica', 'select outbox.activate()'), 't', 'the replica is activated');
+is(ask('replica', q{select outbox.pause('notes'), outbox.resume('notes')}), 't|t', 'and people go on');
+ask('replica', q{select outbox.subscribe('new', '{h.#}'), outbox.publish('h.second'); call outbox.drain('{by hand}')});
+ask('replica', q{create table mine as select * from outbox.claim('by hand')});
+is(ask('replica', q{select string_agg(d.status || ' ' || d.subscription, ', ' order by d.subscription) from outbox.delivery d join mine using (event_id) where d.subscription <> 'notes'}),
+	'IN_PROGRESS by hand, PENDING new', 'an event that is claimed is not completed already');
+is(ask('replica', q{select outbox.ack_one(lease_token, event_id) from mine}), 't', 'and is acknowledged');
+
 $node->stop;
 done_testing();
