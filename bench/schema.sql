@@ -94,7 +94,8 @@ declare
 begin
     -- of clients that went away
     perform outbox.ack_all(l.token) from outbox.lease l
-    where l.events > (select coalesce(sum(cardinality(p.settled)), 0) from outbox.lease_progress p where p.lease_id = l.lease_id);
+    where l.events > (select coalesce(sum(cardinality(b.settled)), 0) from outbox.batch b where b.lease_id = l.lease_id)
+                   + (select coalesce(sum(cardinality(p.settled)), 0) from outbox.lease_progress p where p.lease_id = l.lease_id);
     commit;
     loop
         select max(lease_token::text)::uuid into token from outbox.claim('claimed', 1000);

@@ -113,7 +113,9 @@ insert into outbox.lease (token, subscription_id, incarnation, claim_xid, worker
 select gen_random_uuid(), o.claimed, 1, '3', 'w' || n % 8, outbox.clock(), outbox.clock() + interval '1 hour' + n * interval '1 ms', 100,
        array(select bench.id_in(g.from_id, n % 1000 * 100 + m) from bench.segment g, generate_series(1, 100) m where g.i = 28), array_fill(n % 16, array[100]), array(select m from generate_series(1, 100) m)
 from bench.of o, generate_series(1, 5100) n;
-insert into outbox.lease_progress select l.lease_id, row_number() over (), true, array(select generate_series(0, 99)::smallint) from outbox.lease l where l.lease_id <= (select max(lease_id) - 100 from outbox.lease);
+insert into outbox.batch (batch_id, subscription_id, started_at, completed_at, events, processing_us, worker, first_event, last_event, lease_id, settled)
+select s.from_time + 1000000 + l.lease_id, l.subscription_id, l.claimed_at, l.claimed_at, 100, '{300}', l.worker, l.event_ids[1], l.event_ids[100], l.lease_id, array(select generate_series(0, 99)::smallint)
+from outbox.lease l, bench.segment s where s.i = 30 and l.lease_id <= (select max(lease_id) - 100 from outbox.lease);
 insert into outbox.lane_lease select l.subscription_id, l.lanes[1], l.lease_id from outbox.lease l;
 
 insert into outbox.delayed select outbox.clock() + n * interval '1 min', bench.id_in(s.from_id, n), o.works from bench.of o, bench.segment s, generate_series(1, 50000) n where s.i = 27;

@@ -316,9 +316,12 @@ call claim.publish('chain', '{a,b,c,d,e}', '{d1,d2,d3,d4,d5}');
 call claim.get('chain');
 select outbox.ack_one(claim.token('d1'), claim.event('d1')), outbox.ack_one(claim.token('d1'), claim.event('d1')) as again;
 select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as one;
+create function claim.fetched() returns bigint language sql as $$
+    select sum(pg_stat_get_xact_tuples_fetched(of)) from unnest('{outbox.lease_progress_pkey,outbox.batch_lease}'::regclass[]) of
+$$;
 begin;
-select pg_stat_get_xact_tuples_fetched('outbox.lease_progress_pkey'::regclass) as fetched \gset
-select outbox.ack_one(claim.token('d1'), claim.event('d5')), pg_stat_get_xact_tuples_fetched('outbox.lease_progress_pkey'::regclass) - :fetched as read_of_those_before;
+select claim.fetched() \gset
+select outbox.ack_one(claim.token('d1'), claim.event('d5')), claim.fetched() - :fetched as read_of_those_before;
 commit;
 select outbox.fail(claim.token('d1'), claim.event('d3'), permanent => true);
 select outbox.ack(claim.token('d1'), array[claim.event('d1'), claim.event('d2')]) as again;
@@ -329,7 +332,9 @@ select outbox.fail(claim.token('d1'), claim.event('d1'));
 -- and the answer says what has become of the event
 select claim.why(claim.token('d1'), id) from (values (claim.event('d1')), (claim.event('d3')), (gen_random_uuid())) v (id);
 select outbox.ack_one(claim.token('d1'), claim.event('d4'));
-select completed, settled, sign(progress_id) from outbox.lease_progress join outbox.lease using (lease_id)
+select settled, completed, sign(progress_id), completions from outbox.lease
+join (select lease_id, settled, completed, progress_id, null as completions from outbox.lease_progress
+      union all select lease_id, settled, null, null, events from outbox.batch) p using (lease_id)
 where claim.event('d1') = any (event_ids) order by settled;
 
 -- one that comes alone comes first or not at all: it has its turn, though each claim finds something in other lanes

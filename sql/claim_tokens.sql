@@ -49,6 +49,7 @@ call outbox.drain(:'subscriptions');
 create function claim_tokens.picture(of text) returns text language sql as $$
     select md5(concat(
         (select string_agg(l::text, ' ' order by lease_id) from outbox.lease l join outbox.subscription s using (subscription_id) where s.subscription = of),
+        (select string_agg(b::text, ' ' order by batch_id) from outbox.batch b join outbox.subscription s using (subscription_id) where s.subscription = of),
         (select string_agg(p::text, ' ' order by lease_id, progress_id) from outbox.lease_progress p join outbox.lease l using (lease_id) join outbox.subscription s using (subscription_id) where s.subscription = of),
         (select string_agg(x::text, ' ' order by event_id) from outbox.delivery_exception x join outbox.subscription s using (subscription_id) where s.subscription = of),
         (select string_agg(g::text, ' ' order by gate_id) from outbox.gate g join outbox.subscription s using (subscription_id) where s.subscription = of),

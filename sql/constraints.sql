@@ -134,6 +134,7 @@ insert into trial (breaks, statement) values
     ('batch_pkey', pg_temp.again('outbox.batch', 'subscription_id = s')),
     ('batch_events_check', pg_temp.again('outbox.batch', 'subscription_id = s', '{"batch_id": -1, "events": 0}')),
     ('batch_check', pg_temp.again('outbox.batch', 'subscription_id = s', '{"batch_id": -1, "last_event": "00000000-0000-0000-0000-000000000000"}')),
+    ('batch_check1', pg_temp.again('outbox.batch', 'subscription_id = s', '{"batch_id": 1, "lease_id": 1}')),
     ('subscription_pkey', pg_temp.again('outbox.subscription', 'subscription_id = s', '{"subscription": "ct u"}')),
     ('subscription_subscription_key', pg_temp.again('outbox.subscription', 'subscription_id = s', '{"subscription_id": -1}')),
     ('subscription_event_types_check', 'update outbox.subscription set event_types = ''{}'''),

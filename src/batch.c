@@ -548,8 +548,8 @@ write_batch_row(Run *run)
 	const pg_uuid_t *first = &batch->deliveries[0].event_id;
 	const pg_uuid_t *last = first;
 	int64		total = 0;
-	Datum		values[9];
-	bool		nulls[9] = {false};
+	Datum		values[11];
+	bool		nulls[11] = {false};
 
 	if (batch->completed == 0)
 		return;
@@ -574,6 +574,7 @@ write_batch_row(Run *run)
 	values[6] = PointerGetDatum(cstring_to_text(psprintf("worker %d", batch->self->number)));
 	values[7] = UUIDPGetDatum(first);
 	values[8] = UUIDPGetDatum(last);
+	nulls[9] = nulls[10] = true;	/* no lease */
 	writer = outbox_store_open_writer(outbox_extension_relid("batch"));
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);

@@ -2,7 +2,7 @@
  * claim_lease.c - the leases of external workers.
  *
  * A claim appends one row, and each call that settles events of it appends
- * another: the lease has ended when the union of these is all of its events.
+ * another (claim_progress.c): the lease has ended when the union of these is all of its events.
  * So nothing is changed when all goes well, and two that settle at once need not
  * know of each other.
  *
@@ -188,29 +188,6 @@ outbox_claim_lease_hold_lane(int32 subscription_id, int32 lane, int64 lease_id)
 	append_row("lane_lease", values, nulls);
 }
 
-void
-outbox_claim_lease_settle(OutboxClaimLease *lease, int64 progress_id, OutboxClaimState state, const bool *now_settled)
-{
-	Datum	   *indexes = palloc(lease->count * sizeof(Datum));
-	Datum		values[4] = {
-		Int64GetDatum(lease->lease_id), Int64GetDatum(state == CLAIM_RETURNED ? -progress_id : progress_id),
-		BoolGetDatum(state == CLAIM_COMPLETED)
-	};
-	bool		nulls[4] = {false};
-	int			n = 0;
-
-	for (int i = 0; i < lease->count; i++)
-	{
-		if (!now_settled[i] || lease->events[i].state != state)
-			continue;
-		indexes[n++] = Int16GetDatum((int16) i);
-	}
-	if (n == 0)
-		return;
-	values[3] = PointerGetDatum(construct_array(indexes, n, INT2OID, 2, true, TYPALIGN_SHORT));
-	append_row("lease_progress", values, nulls);
-}
-
 /* ---------------------------------------------------------------- reading */
 
 int64
@@ -289,76 +266,33 @@ read_events(TupleTableSlot *slot, OutboxClaimLease *lease)
 	const int16 *replays = read_array(slot, LEASE_REPLAYS, n);
 	const int16 *attempts = read_array(slot, LEASE_ATTEMPTS, n);
 	const int64 *gates = read_array(slot, LEASE_GATES, n);
+	const OutboxClaimedEvent ordinary = {.attempts = 1, .gate_id = OUTBOX_FROM_LANE, .state = CLAIM_HELD};
 
 	lease->events = palloc(Max(n, 1) * sizeof(OutboxClaimedEvent));
 	for (int i = 0; i < n; i++)
 	{
-		lease->events[i] = (OutboxClaimedEvent)
-		{
-			.event_id = ids[i], .lane = lanes[i], .position = positions[i],
-				.replay_no = replays ? replays[i] : 0, .attempts = attempts ? attempts[i] : 1,
-				.gate_id = gates ? gates[i] : OUTBOX_FROM_LANE, .state = CLAIM_HELD
-		};
+		lease->events[i] = ordinary;
+		lease->events[i].event_id = ids[i];
+		lease->events[i].lane = lanes[i];
+		lease->events[i].position = positions[i];
 	}
-}
-
-/* One row of progress: marks in states[count]; returns how many of them are new. */
-static int
-apply_progress(TupleTableSlot *slot, OutboxClaimState *states, int count)
-{
-	bool		isnull;
-	bool		completed = DatumGetBool(slot_getattr(slot, 3, &isnull));
-	Datum		value = slot_getattr(slot, 4, &isnull);
-	ArrayType  *settled = DatumGetArrayTypeP(value);
-	int16	   *indexes = (int16 *) ARR_DATA_PTR(settled);
-	int			n = ArrayGetNItems(ARR_NDIM(settled), ARR_DIMS(settled));
-	int			fresh = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		if (indexes[i] < 0 || indexes[i] >= count)
-			continue;
-		fresh += states[indexes[i]] == CLAIM_HELD;
-		/* whatever else is said of it: completed is completed */
-		if (completed || states[indexes[i]] == CLAIM_HELD)
-			states[indexes[i]] = completed ? CLAIM_COMPLETED : CLAIM_RETURNED;
-	}
-	if ((Pointer) settled != DatumGetPointer(value))
-		pfree(settled);
-	return fresh;
-}
-
-static void
-begin_progress(OutboxScan *scan, Snapshot snapshot)
-{
-	outbox_store_begin_scan(scan, outbox_extension_relid("lease_progress"),
-							outbox_extension_relid("lease_progress_pkey"), snapshot, 1);
-}
-
-/* Marks what is settled of a lease in states[count]; returns how many are not. */
-static int
-read_states(OutboxScan *progress, int64 lease_id, OutboxClaimState *states, int count)
-{
-	int			held = count;
-
-	for (int i = 0; i < count; i++)
-		states[i] = CLAIM_HELD;
-	outbox_store_set_key(progress, 0, BTEqualStrategyNumber, Int64GetDatum(lease_id));
-	outbox_store_rescan(progress);
-	while (outbox_store_next(progress, true))
-		held -= apply_progress(progress->slot, states, count);
-	return held;
+	for (int i = 0; replays != NULL && i < n; i++)
+		lease->events[i].replay_no = replays[i];
+	for (int i = 0; attempts != NULL && i < n; i++)
+		lease->events[i].attempts = attempts[i];
+	for (int i = 0; gates != NULL && i < n; i++)
+		lease->events[i].gate_id = gates[i];
 }
 
 static void
 read_progress(OutboxClaimLease *lease, Snapshot snapshot)
 {
 	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
-	OutboxScan	progress;
+	OutboxClaimProgress progress = {.snapshot = snapshot};
 
-	begin_progress(&progress, snapshot);
-	lease->held = read_states(&progress, lease->lease_id, states, Min(lease->count, OUTBOX_CLAIM_EVENTS_MAX));
-	outbox_store_end_scan(&progress);
+	lease->held = outbox_claim_progress_read(&progress, lease->lease_id, states,
+											 Min(lease->count, OUTBOX_CLAIM_EVENTS_MAX));
+	outbox_claim_progress_end(&progress);
 	for (int i = 0; lease->events != NULL && i < lease->count; i++)
 		lease->events[i].state = states[i];
 }
@@ -367,20 +301,6 @@ void
 outbox_claim_lease_read_progress(OutboxClaimLease *lease)
 {
 	read_progress(lease, SnapshotSelf);
-}
-
-bool
-outbox_claim_lease_has_returned(const OutboxClaimLease *lease, OutboxScan *scan)
-{
-	if (scan->rel == NULL)
-	{
-		outbox_store_begin_scan(scan, outbox_extension_relid("lease_progress"),
-								outbox_extension_relid("lease_progress_pkey"), SnapshotSelf, 2);
-		outbox_store_set_key(scan, 0, BTEqualStrategyNumber, Int64GetDatum(lease->lease_id));
-		outbox_store_set_key(scan, 1, BTLessStrategyNumber, Int64GetDatum(0));
-	}
-	outbox_store_rescan(scan);
-	return outbox_store_next(scan, true);
 }
 
 /* ---------------------------------------------------------------- finding and locking */
@@ -551,70 +471,6 @@ outbox_claim_lease_extend(OutboxClaimLease *lease, TimestampTz expires_at)
 
 /* ---------------------------------------------------------------- walking */
 
-/*
- * The rows of progress, read lease by lease.  Leases end about in the order in which they were made, so the next one's rows are
- * mostly the next ones: to step there is much cheaper than to look for them.  What is appended behind the reader's back he
- * may miss, and a lease then seems to be held for a moment longer.
- */
-typedef struct Progress
-{
-	OutboxScan	scan;
-	Snapshot	snapshot;
-	bool		begun;
-	bool		at_row;			/* one is in the slot: the first behind those that were read */
-	int64		from;			/* all rows of leases from this one on have been read up to it */
-} Progress;
-
-#define STEPS_TO_LEASE	8		/* before its rows are looked for */
-
-static int64
-lease_of_progress(const Progress *progress)
-{
-	bool		isnull;
-
-	return DatumGetInt64(slot_getattr(progress->scan.slot, 1, &isnull));
-}
-
-/* To the first row of this lease or of one behind it. */
-static void
-go_to_lease(Progress *progress, int64 lease_id)
-{
-	int			steps = 0;
-
-	while (progress->begun && lease_id >= progress->from)
-	{
-		if (!progress->at_row || lease_of_progress(progress) >= lease_id)
-			return;
-		if (steps++ == STEPS_TO_LEASE)
-			break;
-		progress->at_row = outbox_store_next(&progress->scan, true);
-	}
-	if (!progress->begun)
-		begin_progress(&progress->scan, progress->snapshot);
-	progress->begun = true;
-	outbox_store_set_key(&progress->scan, 0, BTGreaterEqualStrategyNumber, Int64GetDatum(lease_id));
-	outbox_store_rescan(&progress->scan);
-	progress->at_row = outbox_store_next(&progress->scan, true);
-}
-
-/* As read_states(). */
-static int
-read_next_states(Progress *progress, int64 lease_id, OutboxClaimState *states, int count)
-{
-	int			held = count;
-
-	for (int i = 0; i < count; i++)
-		states[i] = CLAIM_HELD;
-	go_to_lease(progress, lease_id);
-	progress->from = lease_id + 1;
-	while (progress->at_row && lease_of_progress(progress) == lease_id)
-	{
-		held -= apply_progress(progress->scan.slot, states, count);
-		progress->at_row = outbox_store_next(&progress->scan, true);
-	}
-	return held;
-}
-
 /* The lease has not ended: show it. */
 static bool
 show_lease(OutboxClaimWalk *walk, TupleTableSlot *slot, int held, const OutboxClaimState *states)
@@ -643,7 +499,7 @@ typedef enum ExpiryColumn
  * of progress keeps what it allocates, so it goes on in the caller's memory, and the rest in `each`.
  */
 static bool
-visit_lease(OutboxClaimWalk *walk, OutboxScan *leases, Progress *progress, MemoryContext each)
+visit_lease(OutboxClaimWalk *walk, OutboxScan *leases, OutboxClaimProgress *progress, MemoryContext each)
 {
 	OutboxClaimState states[OUTBOX_CLAIM_EVENTS_MAX];
 	TimestampTz expires_at = DatumGetTimestampTz(outbox_store_entry_value(leases, EXPIRY_AT));
@@ -659,7 +515,7 @@ visit_lease(OutboxClaimWalk *walk, OutboxScan *leases, Progress *progress, Memor
 	}
 	if (expires_at == walk->from && lease_id <= walk->from_id)
 		return true;
-	held = read_next_states(progress, lease_id, states, Min(count, OUTBOX_CLAIM_EVENTS_MAX));
+	held = outbox_claim_progress_read(progress, lease_id, states, Min(count, OUTBOX_CLAIM_EVENTS_MAX));
 	if (held > 0)
 	{
 		MemoryContext caller;
@@ -681,7 +537,7 @@ void
 outbox_claim_lease_walk(OutboxClaimWalk *walk)
 {
 	OutboxScan	leases;
-	Progress	progress = {.snapshot = walk->snapshot};
+	OutboxClaimProgress progress = {.snapshot = walk->snapshot, .walking = true};
 	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext, "outbox lease", ALLOCSET_DEFAULT_SIZES);
 	bool		go_on = true;
 
@@ -701,8 +557,7 @@ outbox_claim_lease_walk(OutboxClaimWalk *walk)
 		}
 		go_on = visit_lease(walk, &leases, &progress, each);
 	}
-	if (progress.begun)
-		outbox_store_end_scan(&progress.scan);
+	outbox_claim_progress_end(&progress);
 	outbox_store_end_scan(&leases);
 	MemoryContextDelete(each);
 }

@@ -7,6 +7,7 @@
 #include "nodes/lockoptions.h"
 #include "utils/snapshot.h"
 
+#include "claim_progress.h"
 #include "patience.h"
 #include "store.h"
 
@@ -18,13 +19,6 @@
 #define OUTBOX_FROM_LANE		0
 #define OUTBOX_FROM_EXCEPTION	(-1)
 
-typedef enum OutboxClaimState
-{
-	CLAIM_HELD,
-	CLAIM_COMPLETED,
-	CLAIM_RETURNED				/* failed, released, taken back */
-} OutboxClaimState;
-
 typedef struct OutboxClaimedEvent
 {
 	pg_uuid_t	event_id;
@@ -34,6 +28,7 @@ typedef struct OutboxClaimedEvent
 	int			attempts;		/* counting the one at hand; since the last retry() */
 	int64		gate_id;		/* or OUTBOX_FROM_... */
 	OutboxClaimState state;
+	bool		marked;			/* the call at hand is about it */
 } OutboxClaimedEvent;
 
 typedef struct OutboxClaimLease
@@ -73,12 +68,6 @@ extern bool outbox_claim_lease_lock(const pg_uuid_t *token, LockTupleMode mode, 
 /* read what is settled by now: a row for each call that settled */
 extern void outbox_claim_lease_read_progress(OutboxClaimLease *lease);
 
-/*
- * Has anything of it failed, or gone back?  One probe, however many calls have completed something.  The scan is begun when its
- * rel is NULL, and left open, to ask again.
- */
-extern bool outbox_claim_lease_has_returned(const OutboxClaimLease *lease, OutboxScan *scan);
-
 /* how a lease stands; true when it has not ended */
 extern bool outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at);
 
@@ -87,10 +76,6 @@ extern bool outbox_claim_lease_is_open(int64 lease_id, TimestampTz *expires_at);
  * token.  False when it is locked, has ended, or is not expired after all.
  */
 extern bool outbox_claim_lease_take_back(int64 lease_id, TimestampTz now, int incarnation, OutboxClaimLease *lease);
-
-/* append that events are settled now: those whose `state` is `state` and that `now_settled` marks */
-extern void outbox_claim_lease_settle(OutboxClaimLease *lease, int64 progress_id, OutboxClaimState state,
-									  const bool *now_settled);
 
 /* another end, of a lease that is locked; later than the one it has */
 extern void outbox_claim_lease_extend(OutboxClaimLease *lease, TimestampTz expires_at);

@@ -140,7 +140,42 @@ outbox_claim_settle_open(OutboxClaimSettle *settle, const pg_uuid_t *token, bool
 	if (deciding)
 		read_all(settle);
 	settle->now = outbox_settings_now();
-	settle->marked = palloc0(settle->lease.count * sizeof(bool));
+	settle->marked = palloc(settle->lease.count * sizeof(int));
+}
+
+static void
+mark(OutboxClaimSettle *settle, int index)
+{
+	OutboxClaimedEvent *event = &settle->lease.events[index];
+
+	if (event->marked)
+		return;
+	event->marked = true;
+	settle->marked[settle->nmarked++] = index;
+}
+
+static OutboxClaimedEvent *
+marked_event(const OutboxClaimSettle *settle, int i)
+{
+	return &settle->lease.events[settle->marked[i]];
+}
+
+/* Those that are settled already are not marked any more; returns how many still are. */
+static int
+keep_held(OutboxClaimSettle *settle)
+{
+	int			n = 0;
+
+	for (int i = 0; i < settle->nmarked; i++)
+	{
+		OutboxClaimedEvent *event = marked_event(settle, i);
+
+		event->marked = event->state == CLAIM_HELD;
+		if (event->marked)
+			settle->marked[n++] = settle->marked[i];
+	}
+	settle->nmarked = n;
+	return n;
 }
 
 /* Where the lease has an event, or -1.  Sorting pays from the second one on. */
@@ -155,7 +190,7 @@ find_event(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 	{
 		for (int i = 0; i < high; i++)
 		{
-			if (outbox_event_id_compare(&events[i].event_id, event_id) == 0)
+			if (memcmp(&events[i].event_id, event_id, UUID_LEN) == 0)
 				return i;
 		}
 		return -1;
@@ -182,13 +217,13 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 {
 	int			index;
 
-	if (!settle->was_read && outbox_claim_lease_has_returned(&settle->lease, &settle->returned))
+	if (!settle->was_read && outbox_claim_progress_has_returned(settle->lease.lease_id, &settle->returned))
 		read_all(settle);
 	settle->was_read = true;
 	index = find_event(settle, event_id);
 	if (index < 0)
 		report_not_claimed(event_id);
-	settle->marked[index] = true;
+	mark(settle, index);
 	return settle->lease.events[index].state;
 }
 
@@ -199,7 +234,10 @@ outbox_claim_settle_mark_all(OutboxClaimSettle *settle)
 	if (!settle->was_read)
 		read_all(settle);
 	for (int i = 0; i < settle->lease.count; i++)
-		settle->marked[i] = settle->lease.events[i].state == CLAIM_HELD;
+	{
+		if (settle->lease.events[i].state == CLAIM_HELD)
+			mark(settle, i);
+	}
 }
 
 /* Once it is committed, there may be more to claim. */
@@ -219,13 +257,14 @@ append_batch(const OutboxClaimSettle *settle, int64 batch_id, const OutboxReceip
 	OutboxWriter *writer = outbox_store_open_writer(outbox_extension_relid("batch"));
 	TimestampTz completed_at = Max(settle->now, lease->claimed_at);
 	Datum		us = Int32GetDatum((int32) Min(completed_at - lease->claimed_at, PG_INT32_MAX));
-	Datum		values[9] = {
+	Datum		values[11] = {
 		Int64GetDatum(batch_id), Int32GetDatum(lease->subscription_id),
 		TimestampTzGetDatum(lease->claimed_at), TimestampTzGetDatum(completed_at), Int32GetDatum(fresh),
 		PointerGetDatum(construct_array(&us, 1, INT4OID, sizeof(int32), true, TYPALIGN_INT)), lease->worker,
-		UUIDPGetDatum(&receipts[0].event_id), UUIDPGetDatum(&receipts[n - 1].event_id)
+		UUIDPGetDatum(&receipts[0].event_id), UUIDPGetDatum(&receipts[n - 1].event_id),
+		Int64GetDatum(lease->lease_id), outbox_claim_progress_indexes(settle->marked, settle->nmarked)
 	};
-	bool		nulls[9] = {false, false, false, false, false, false, lease->worker == (Datum) 0, false, false};
+	bool		nulls[11] = {false, false, false, false, false, false, lease->worker == (Datum) 0};
 
 	outbox_store_put(writer, values, nulls);
 	outbox_store_close_writer(writer);
@@ -237,24 +276,19 @@ compare_receipts(const void *a, const void *b)
 	return outbox_event_id_compare(&((const OutboxReceipt *) a)->event_id, &((const OutboxReceipt *) b)->event_id);
 }
 
-/* The marked ones that are held, in the order of their ids. */
-static int
+/* Of the marked ones, in the order of their ids. */
+static void
 list_receipts(const OutboxClaimSettle *settle, OutboxReceipt *receipts)
 {
-	int			n = 0;
-
-	for (int i = 0; i < settle->lease.count; i++)
+	for (int i = 0; i < settle->nmarked; i++)
 	{
-		const OutboxClaimedEvent *event = &settle->lease.events[i];
+		const OutboxClaimedEvent *event = marked_event(settle, i);
 
-		if (!settle->marked[i] || event->state != CLAIM_HELD)
-			continue;
-		receipts[n].event_id = event->event_id;
-		receipts[n].replay_no = event->replay_no;
-		receipts[n++].attempts = event->attempts;
+		receipts[i].event_id = event->event_id;
+		receipts[i].replay_no = event->replay_no;
+		receipts[i].attempts = event->attempts;
 	}
-	qsort(receipts, n, sizeof(OutboxReceipt), compare_receipts);
-	return n;
+	qsort(receipts, settle->nmarked, sizeof(OutboxReceipt), compare_receipts);
 }
 
 /* Is the row this lease's? */
@@ -288,39 +322,23 @@ end_exception(OutboxClaimSettle *settle, const OutboxClaimedEvent *event)
 static void
 check_still_held(OutboxClaimSettle *settle)
 {
-	for (int i = 0; i < settle->lease.count; i++)
+	for (int i = 0; i < settle->nmarked; i++)
 	{
-		if (settle->marked[i] && settle->lease.events[i].state == CLAIM_RETURNED)
-			outbox_claim_settle_report_not_held(&settle->lease.events[i].event_id, CLAIM_RETURNED);
+		if (marked_event(settle, i)->state == CLAIM_RETURNED)
+			outbox_claim_settle_report_not_held(&marked_event(settle, i)->event_id, CLAIM_RETURNED);
 	}
-}
-
-/* What an earlier call under the same token has completed is not completed again; says whether there is more. */
-static bool
-unmark_completed(OutboxClaimSettle *settle)
-{
-	bool		any = false;
-
-	for (int i = 0; i < settle->lease.count; i++)
-	{
-		settle->marked[i] &= settle->lease.events[i].state != CLAIM_COMPLETED;
-		any |= settle->marked[i];
-	}
-	return any;
 }
 
 static void
 complete_marked(OutboxClaimSettle *settle)
 {
-	OutboxClaimLease *lease = &settle->lease;
-
-	for (int i = 0; i < lease->count; i++)
+	for (int i = 0; i < settle->nmarked; i++)
 	{
-		if (!settle->marked[i])
-			continue;
-		if (lease->events[i].gate_id == OUTBOX_FROM_EXCEPTION)
-			end_exception(settle, &lease->events[i]);
-		lease->events[i].state = CLAIM_COMPLETED;
+		OutboxClaimedEvent *event = marked_event(settle, i);
+
+		if (event->gate_id == OUTBOX_FROM_EXCEPTION)
+			end_exception(settle, event);
+		event->state = CLAIM_COMPLETED;
 	}
 }
 
@@ -332,22 +350,24 @@ static int
 complete(OutboxClaimSettle *settle, Datum message_id)
 {
 	OutboxClaimLease *lease = &settle->lease;
-	OutboxReceipt *receipts = palloc(lease->count * sizeof(OutboxReceipt));
-	int			n = list_receipts(settle, receipts);
-	int64		batch_id = outbox_event_log_draw_number();
+	int			n = keep_held(settle);
+	OutboxReceipt *receipts = palloc(Max(n, 1) * sizeof(OutboxReceipt));
+	int64		batch_id;
 	int			fresh = 0;
 
 	if (n == 0)
 		return 0;
+	list_receipts(settle, receipts);
+	batch_id = outbox_event_log_draw_number();
 	outbox_receipt_write(lease->subscription_id, batch_id, receipts, n, message_id, &settle->patience);
 	for (int i = 0; i < n; i++)
 		fresh += receipts[i].fresh;
-	if (fresh < n || outbox_claim_lease_has_returned(lease, &settle->returned))
+	if (fresh < n || outbox_claim_progress_has_returned(lease->lease_id, &settle->returned))
 	{
 		outbox_claim_lease_read_progress(lease);
 		check_still_held(settle);
 	}
-	if (!unmark_completed(settle))
+	if (keep_held(settle) == 0)
 		return 0;
 	complete_marked(settle);
 	if (fresh > 0)
@@ -356,7 +376,8 @@ complete(OutboxClaimSettle *settle, Datum message_id)
 		outbox_claim_count_completed(lease->subscription_id, lease->claimed_at, Max(settle->now, lease->claimed_at),
 									 receipts, n);
 	}
-	outbox_claim_lease_settle(lease, batch_id, CLAIM_COMPLETED, settle->marked);
+	else
+		outbox_claim_progress_append(lease->lease_id, CLAIM_COMPLETED, settle->marked, settle->nmarked);
 	outbox_outage_note_success(settle->subscription);
 	/* the lanes may be free now: whether it was the last event, the others that settle just now do not know either */
 	if (settle->subscription->ordered)
@@ -488,7 +509,7 @@ return_later_ones(OutboxClaimSettle *settle, const OutboxClaimedEvent *first, co
 		if (alone)
 			gate->alone_through = Max(gate->alone_through, event->position);
 		event->state = CLAIM_RETURNED;
-		settle->marked[i] = true;
+		mark(settle, i);
 	}
 	if (gate->through != through || (alone && gate->alone_through >= first->position))
 		outbox_exception_write_gate(gate);
@@ -555,7 +576,7 @@ return_event(OutboxClaimSettle *settle, int index, OutboxException *x, const Out
 	fill_outcome(settle, x, outcome);
 	outbox_exception_write(x);
 	event->state = CLAIM_RETURNED;
-	settle->marked[index] = true;
+	mark(settle, index);
 	key = outbox_exception_key(x);
 	if (outbox_exception_derive_gate(&key, event->gate_id != OUTBOX_FROM_EXCEPTION, event->gate_id > 0,
 									 event->position, &gate))
@@ -570,7 +591,7 @@ static void
 skip_event(OutboxClaimSettle *settle, int index)
 {
 	settle->lease.events[index].state = CLAIM_RETURNED;
-	settle->marked[index] = true;
+	mark(settle, index);
 }
 
 static void
@@ -591,16 +612,6 @@ report_review(OutboxClaimSettle *settle, const OutboxException *x)
 
 /* ---------------------------------------------------------------- failing and releasing */
 
-static int
-marked_index(const OutboxClaimSettle *settle)
-{
-	int			index = 0;
-
-	while (!settle->marked[index])
-		index++;
-	return index;
-}
-
 /* Nobody else completes it from here on; OB001 when somebody has. */
 static void
 bar_event(OutboxClaimSettle *settle, int index)
@@ -614,7 +625,7 @@ bar_event(OutboxClaimSettle *settle, int index)
 const char *
 outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure)
 {
-	int			index = marked_index(settle);
+	int			index = settle->marked[0];
 	OutboxClaimedEvent *event = &settle->lease.events[index];
 	pg_uuid_t	event_id = event->event_id;
 	OutboxException x;
@@ -632,7 +643,7 @@ outbox_claim_settle_fail(OutboxClaimSettle *settle, const OutboxFailure *failure
 	outcome.counted = verdict.counted;
 	outcome.next_attempt_at = settle->now + verdict.delay;
 	return_event(settle, index, &x, &outcome);
-	outbox_claim_lease_settle(&settle->lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle->marked);
+	outbox_claim_progress_append(settle->lease.lease_id, CLAIM_RETURNED, settle->marked, settle->nmarked);
 	outbox_outage_note_failure(settle->subscription, &event_id, &verdict, settle->now);
 	if (verdict.counted)
 		outbox_claim_count_failed(settle->lease.subscription_id, failure->code, verdict.review);
@@ -652,7 +663,7 @@ bar_marked(OutboxClaimSettle *settle)
 	{
 		int			index = settle->by_id[i];
 
-		if (settle->marked[index])
+		if (settle->lease.events[index].marked)
 			bar_event(settle, index);
 	}
 }
@@ -661,13 +672,8 @@ int
 outbox_claim_settle_release(OutboxClaimSettle *settle, int64 delay)
 {
 	Outcome		outcome = {.next_attempt_at = settle->now + delay};
-	int			released = 0;
+	int			released = keep_held(settle);
 
-	for (int i = 0; i < settle->lease.count; i++)
-	{
-		settle->marked[i] &= settle->lease.events[i].state == CLAIM_HELD;
-		released += settle->marked[i];
-	}
 	if (released == 0)
 		return 0;
 	bar_marked(settle);
@@ -676,14 +682,14 @@ outbox_claim_settle_release(OutboxClaimSettle *settle, int64 delay)
 	{
 		OutboxException x;
 
-		if (!settle->marked[i] || settle->lease.events[i].state != CLAIM_HELD)
+		if (!settle->lease.events[i].marked || settle->lease.events[i].state != CLAIM_HELD)
 			continue;
 		if (take_exception(settle, &settle->lease.events[i], &x))
 			return_event(settle, i, &x, &outcome);
 		else
 			skip_event(settle, i);
 	}
-	outbox_claim_lease_settle(&settle->lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle->marked);
+	outbox_claim_progress_append(settle->lease.lease_id, CLAIM_RETURNED, settle->marked, settle->nmarked);
 	announce(settle);
 	CommandCounterIncrement();
 	return released;
@@ -729,7 +735,7 @@ recover_lease(int64 lease_id, TimestampTz now)
 	outbox_extension_incarnation(&incarnation);
 	if (!outbox_claim_lease_take_back(lease_id, now, incarnation.incarnation, &settle.lease))
 		return;
-	settle.marked = palloc0(settle.lease.count * sizeof(bool));
+	settle.marked = palloc(settle.lease.count * sizeof(int));
 	settle.subscription = outbox_subscription_find(settle.lease.subscription_id, NULL);
 	for (int i = 0; i < settle.lease.count; i++)
 	{
@@ -746,7 +752,7 @@ recover_lease(int64 lease_id, TimestampTz now)
 			needs_review = true;
 		}
 	}
-	outbox_claim_lease_settle(&settle.lease, outbox_event_log_draw_number(), CLAIM_RETURNED, settle.marked);
+	outbox_claim_progress_append(settle.lease.lease_id, CLAIM_RETURNED, settle.marked, settle.nmarked);
 	outbox_claim_count_recovered(settle.lease.subscription_id);
 	if (settle.subscription != NULL)
 		announce(&settle);

@@ -20,7 +20,8 @@ typedef struct OutboxClaimSettle
 	TimestampTz now;
 	int		   *by_id;			/* the lease's events in the order of their ids, once that was wanted */
 	int			looks;			/* at events by their ids */
-	bool	   *marked;			/* which of them the call is about */
+	int		   *marked;			/* which of them the call is about */
+	int			nmarked;
 	OutboxScan	returned;		/* asks for what has failed or gone back; its rel is NULL while it is not open */
 	bool		was_read;		/* what has failed or gone back is known; and what is completed, if it matters */
 } OutboxClaimSettle;

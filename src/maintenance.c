@@ -229,12 +229,13 @@ static OutboxStatement select_oldest_segment = {
 	"select min_id.from_id from (select (select s.from_id from outbox.segment s order by s.from_id limit 1)) min_id (from_id)"
 };
 
-/* those of receipts that were kept stay, and are passed over */
+/* those of receipts that were kept stay, and of leases that are still there; they are passed over */
 static OutboxStatement trim_batches = {
-	"with old as (select b.ctid as at, b.batch_id from outbox.batch b where b.batch_id < $1 and b.batch_id > $2"
+	"with old as (select b.ctid as at, b.batch_id, b.lease_id from outbox.batch b where b.batch_id < $1 and b.batch_id > $2"
 	" order by b.batch_id limit $3),"
 	" gone as (delete from outbox.batch where ctid = any (array(select old.at from old where ("
-	"  select true from outbox.receipt_log_kept k where k.batch_id = old.batch_id limit 1) is null)) returning 1)"
+	"  select true from outbox.receipt_log_kept k where k.batch_id = old.batch_id limit 1) is null"
+	"  and (select true from outbox.lease l where l.lease_id = old.lease_id) is null)) returning 1)"
 	" select (select count(*) from gone), (select count(*) from old), (select max(batch_id) from old)",
 	3, {INT8OID, INT8OID, INT4OID}
 };

@@ -75,7 +75,7 @@ open_target(ReceiptTarget *target, const pg_uuid_t *event_id)
 		return;
 	if (target->writer != NULL)
 		outbox_store_close_writer(target->writer);
-	outbox_segment_find(event_id, &target->segment);
+	outbox_segment_find_receipts(event_id, &target->segment);
 	target->writer = outbox_store_open_writer(target->segment.receipt_log);
 	target->writer->tolerant = true;
 }

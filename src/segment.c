@@ -373,8 +373,8 @@ describe_kept(const pg_uuid_t *id, OutboxSegment *segment)
 /*
  * With the locks, retention cannot drop the tables any more; what it did before is seen then.
  */
-void
-outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment)
+static void
+find_and_lock(const pg_uuid_t *id, OutboxSegment *segment, LOCKMODE events, LOCKMODE receipts)
 {
 	uint64		changes;
 
@@ -387,9 +387,22 @@ outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment)
 			*segment = entry->segment;
 		else
 			describe_kept(id, segment);
-		LockRelationOid(segment->event_log, AccessShareLock);
-		LockRelationOid(segment->receipt_log, AccessShareLock);
+		if (events != NoLock)
+			LockRelationOid(segment->event_log, events);
+		LockRelationOid(segment->receipt_log, receipts);
 	} while (changes != cache_changes);
+}
+
+void
+outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment)
+{
+	find_and_lock(id, segment, AccessShareLock, AccessShareLock);
+}
+
+void
+outbox_segment_find_receipts(const pg_uuid_t *id, OutboxSegment *segment)
+{
+	find_and_lock(id, segment, NoLock, RowExclusiveLock);
 }
 
 bool

@@ -32,6 +32,9 @@ typedef struct OutboxSegment
  */
 extern void outbox_segment_find(const pg_uuid_t *id, OutboxSegment *segment);
 
+/* the same for somebody who writes receipts and reads no event: only that table is locked, for writing */
+extern void outbox_segment_find_receipts(const pg_uuid_t *id, OutboxSegment *segment);
+
 /* the same for one that was listed; false when retention has taken its events out of the log since */
 extern bool outbox_segment_hold(const OutboxSegment *segment);
 

@@ -19,6 +19,7 @@
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -226,14 +227,30 @@ outbox_store_begin_scan(OutboxScan *scan, Oid relid, Oid indexid, Snapshot snaps
 	memset(scan->keys, 0, sizeof(scan->keys));
 }
 
-/* The comparison procedure of a btree strategy on a column of the index; from caches, since scans begin often. */
+/*
+ * The comparison procedure of a btree strategy on a column of the index.  Scans begin often, and most of them on these types:
+ * for them nothing is looked up.
+ */
 static RegProcedure
 strategy_procedure(Relation index, int column, int strategy)
 {
+	static const struct
+	{
+		Oid			type;
+		RegProcedure procedures[BTMaxStrategyNumber];
+	}			known[] = {
+		{UUIDOID, {F_UUID_LT, F_UUID_LE, F_UUID_EQ, F_UUID_GE, F_UUID_GT}},
+		{INT8OID, {F_INT8LT, F_INT8LE, F_INT8EQ, F_INT8GE, F_INT8GT}},
+		{INT4OID, {F_INT4LT, F_INT4LE, F_INT4EQ, F_INT4GE, F_INT4GT}}
+	};
 	Oid			input = index->rd_opcintype[column];
-	Oid			operator = get_opfamily_member(index->rd_opfamily[column], input, input, strategy);
 
-	return get_opcode(operator);
+	for (int i = 0; i < lengthof(known); i++)
+	{
+		if (known[i].type == input)
+			return known[i].procedures[strategy - 1];
+	}
+	return get_opcode(get_opfamily_member(index->rd_opfamily[column], input, input, strategy));
 }
 
 void

@@ -92,9 +92,13 @@ create table outbox.batch (
     worker text collate "C",
     first_event uuid not null,
     last_event uuid not null,
-    check (first_event <= last_event)
+    lease_id bigint,
+    settled smallint[],
+    check (first_event <= last_event),
+    check ((lease_id is null) = (settled is null))
 );
-comment on table outbox.batch is 'One row for each committed batch of receipts: when, by whom, how long each handler call took (microseconds, by receipt_log.batch_index), and between which event ids its receipts lie.';
+comment on table outbox.batch is 'One row for each committed batch of receipts: when, by whom, how long each handler call took (microseconds, by receipt_log.batch_index), and between which event ids its receipts lie. Of an external worker: of which lease they are, and its events that this has settled, as indexes into its arrays, from 0.';
+create index batch_lease on outbox.batch (lease_id);
 
 create table outbox.subscription (
     subscription_id integer generated always as identity primary key,
@@ -211,7 +215,7 @@ create table outbox.lease_progress (
     settled smallint[] not null,
     primary key (lease_id, progress_id)
 );
-comment on table outbox.lease_progress is 'What has been settled of a lease, appended: indexes into its arrays, from 0; completed, or else returned: then progress_id is below 0. The lease has ended when all are.';
+comment on table outbox.lease_progress is 'What has been settled of a lease beside its batches, appended: indexes into its arrays, from 0. Returned: then progress_id is below 0; or completed by another one before. The lease has ended when all are settled.';
 
 create table outbox.lane_lease (
     subscription_id integer not null,

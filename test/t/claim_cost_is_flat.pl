@@ -140,7 +140,7 @@ sub idle_is_cheap
 sub router_is_cheap
 {
 	my ($beside, $most) = @_;
-	my $touched = q{select sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) from pg_statio_user_tables where relname in ('lease', 'lease_progress')};
+	my $touched = q{select sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) from pg_statio_user_tables where relname in ('lease', 'lease_progress', 'batch')};
 	my $n = 40;
 	my $attempts = sql($node, 'select coalesce(max(attempt_id), 0) from outbox.attempt_log');
 	sql($node, "call let_expire('none', $n)");
@@ -221,8 +221,10 @@ is_cheap("$many held by others");
 # leases that have ended, and of each lane a cursor for each step
 sql($node, qq{with l as (insert into outbox.lease (token, subscription_id, incarnation, claim_xid, claimed_at, expires_at, events, event_ids, lanes, positions)
 		select gen_random_uuid(), $id{none}, 1, '1', clock_timestamp(), clock_timestamp() - interval '10 min' + n * interval '1 us', 1,
-			array[gen_random_uuid()], '{0}', '{1}' from generate_series(1, $many) n returning lease_id)
-	insert into outbox.lease_progress select lease_id, 1, true, '{0}' from l;
+			array[gen_random_uuid()], '{0}', '{1}' from generate_series(1, $many) n returning lease_id, event_ids[1] as id),
+	p as (insert into outbox.lease_progress select lease_id, -1, false, '{0}' from l where lease_id % 2 = 0)
+	insert into outbox.batch (batch_id, subscription_id, started_at, completed_at, events, processing_us, first_event, last_event, lease_id, settled)
+		select lease_id, $id{none}, clock_timestamp(), clock_timestamp(), 1, '{1}', id, id, lease_id, '{0}' from l where lease_id % 2 = 1;
 	insert into outbox.lane_cursor select $id{key}, lane, 0 - n from generate_series(0, 15) lane, generate_series(1, $many / 16) n;
 	update floor set floor = (select max(lease_id) from outbox.lease)});
 is_cheap("$many leases that have ended");

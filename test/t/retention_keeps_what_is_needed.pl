@@ -78,12 +78,19 @@ sql($node, 'call outbox.maintain()');
 is(sql($node, q{select count(*) from outbox.event}), '0', 'what is settled goes');
 is(sql($node, q{select count(*) from outbox.receipt_log_kept}), '0', 'with its receipts');
 is(sql($node, q{select count(*) from outbox.attempt}), '2', 'failed attempts are kept longer');
+# a batch tells of a lease that is still there what has been settled of it: without it that would be held again
+sql($node, q{with l as (insert into outbox.lease (token, subscription_id, incarnation, claim_xid, claimed_at, expires_at, events, event_ids, lanes, positions)
+		select gen_random_uuid(), subscription_id, 1, '1', outbox.clock(), 'infinity', 1, array[gen_random_uuid()], '{0}', '{1}' from outbox.subscription where subscription = 'main' returning lease_id)
+	update outbox.batch set lease_id = l.lease_id, settled = '{0}' from l where batch_id = (select min(batch_id) from outbox.batch)});
 set_offset($node, 190 * $days);
 sealed('sealed');
 sql($node, 'call outbox.maintain()');
 is(sql($node, q{select count(*) from outbox.attempt_log}), '0', 'until their time is up');
 is(sql($node, q{select count(*) from outbox.delivery_exception}), '0', 'discarded deliveries too');
-is(sql($node, q{select count(*) from outbox.batch}), '0', 'and batches');
+is(sql($node, q{select count(*) from outbox.batch join outbox.lease using (lease_id)}), '1', 'a batch of a lease stays as long as that');
+sql($node, 'delete from outbox.lease');
+sql($node, 'call outbox.maintain()');
+is(sql($node, q{select count(*) from outbox.batch}), '0', 'and then goes with the others');
 
 # one that nobody decides about: kept for ever, and after a window of its own it is told of
 sql($node, q{delete from healed; select outbox.publish('t.forgotten', '{"fails": 3}', event_key => 'forgotten')});

@@ -52,7 +52,7 @@ comes_true($node, 30, q{select count(*) = 3000 and (select count(*) from outbox.
 comes_true($node, 30, q{select backlog = 200 from outbox.metrics where subscription = 'by hand'}, 'and for workers of other kinds');
 sql($node, 'call work()');
 is(sql($node, q{select count(*) >= 20 and bool_and(events <= 10) from outbox.lease}), 't', 'which took them in many leases');
-is(sql($node, q{select sum(cardinality(settled)) from outbox.lease_progress}), '200', 'and settled them one by one');
+is(sql($node, q{select sum(cardinality(settled)) from outbox.batch where lease_id is not null having count(*) = 200}), '200', 'and settled them one by one');
 ok(defined within(30, sub { sql($node, "select outbox.publish('nobody.x');\n" x 50); sql($node, 'select max(tick) > 150 from outbox.tick') eq 't' }), 'many ticks');
 is(sql($node, q{select count(*) from outbox.parked}), '3000', 'what is parked is needed, and there');
 
