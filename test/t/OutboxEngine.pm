@@ -9,7 +9,7 @@ use OutboxProcesses qw(new_server within);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(new_engine sql is_sql comes_true drain set_offset reconcile pids make_effects);
+our @EXPORT = qw(new_engine sql is_sql comes_true drain set_offset reconcile pids make_effects keep_lanes);
 
 # A started server with the extension in database postgres.
 sub new_engine
@@ -95,6 +95,15 @@ sub make_effects
 			insert into %1$s (event_id, event_key, payload) values (e.event_id, e.event_key, e.payload);
 		end $f$;
 	}, $table, $extra // '');
+}
+
+# From here on upkeep, which comes when it comes, trims nothing of the lanes' entries and cursors: who looks at what has been worked, or
+# has it worked again, needs them. To delete them all the same: set session_replication_role = replica.
+sub keep_lanes
+{
+	my ($node) = @_;
+	sql($node, join "\n", q{create function keep_row() returns trigger language plpgsql as 'begin return null; end';},
+		map { "create trigger keep_row before delete on outbox.$_ for each row execute function keep_row();" } qw(lane_entry lane_cursor));
 }
 
 # In one snapshot: effects are receipts, exactly; returns what differs, '' when nothing does.

@@ -25,6 +25,7 @@ sql($node, q{
 	'insert into together (event_id, event_key, payload) select event_id, event_key, payload from unnest(e)';
 	select outbox.subscribe('single', '{a}', 'public.effect_handler', lanes => 8);
 	select outbox.subscribe('several', '{a}', 'public.several', lanes => 8)});
+keep_lanes($node);
 set_dispatch('off');
 # lane by lane a batch goes from the old segment to the new one, and back
 for my $round (0 .. 2)
