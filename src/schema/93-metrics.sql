@@ -149,10 +149,10 @@ from (
     from pg_catalog.pg_stat_replication w
     where w.backend_xmin is not null) h
 where outbox.sees_all_tenants()
-order by h.xids_behind desc nulls last;
+order by h.xids_behind desc nulls last, h.since;
 revoke all on outbox.snapshot_holder from public;
 comment on view outbox.snapshot_holder is
-'Who keeps vacuum from removing dead rows, the worst first: a session (its application_name), a prepared transaction, a replication slot or a standby; since when, and how many transaction ids behind. since is null for sessions of other roles unless the reader is a member of pg_read_all_stats.';
+'Who keeps vacuum from removing dead rows, the worst first, and of equal ones the oldest: a session (its application_name), a prepared transaction, a replication slot or a standby; since when, and how many transaction ids behind. since is null for sessions of other roles unless the reader is a member of pg_read_all_stats.';
 
 create function outbox.oldest_since(xid xid8)
 returns timestamptz
