@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\n");
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\nautovacuum = off\n");
 
 make_effects($node, 'effect', '');
 sql($node, q{select outbox.subscribe('main', '{#}', 'public.effect_handler', lanes => 1)});
@@ -73,8 +73,8 @@ is(sql($node, q{select count(*) from outbox.event where event_type = 't.archived
 is(sql($node, q{select string_agg(distinct role_name, ' ') from archive.call}), 'keeper', 'as the owner of the function');
 is(status($node, 'archive', "not failing and last_success > last_error_at"), 't', 'the view knows that it goes well again');
 
-# the router does it.byitself; the archive function in a process of its own
-age($node, q{select outbox.publish('t.byitself', event_key => 'f')});
+# the router does it by itself; the archive function in a process of its own
+grow_old($node, q{select outbox.publish('t.byitself', event_key => 'f')});
 comes_true($node, 60, q{select count(*) = 1 from archive.old where event_type = 't.byitself'}, 'archived by itself');
 comes_true($node, 60, q{select count(*) = 0 from outbox.event where event_type = 't.byitself'}, 'and dropped');
 

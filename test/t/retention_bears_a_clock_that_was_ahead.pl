@@ -11,7 +11,7 @@ use OutboxRetention;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.retention = '7d'\noutbox.receipt_retention = '20d'\noutbox.archive_function = 'public.archive'\n");
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.retention = '7d'\noutbox.receipt_retention = '20d'\noutbox.archive_function = 'public.archive'\nautovacuum = off\n");
 make_effects($node, 'effect', q{if e.payload ? 'fails' and not exists (select from healed) then raise exception using errcode = '22000'; end if;});
 sql($node, q{
 	create table healed ();
@@ -57,13 +57,20 @@ drain($node, 20, 'what can be is delivered');
 
 sql($node, 'alter table outbox.dedup rename to away');
 far_ahead(12);
-my $failing = q{select string_agg(task, ', ' order by task) filter (where failing) from outbox.maintenance_status};
-is_sql($node, $failing, 'deduplication', 'one task of upkeep fails');
+my $failing = q{select coalesce(string_agg(task, ', ' order by task) filter (where failing), '') from outbox.maintenance_status};
+# by upkeep that is done by hand, once the process that archives is not at it
+sub failing_are
+{
+	my ($expected, $name) = @_;
+	my $found;
+	return ok(defined within(20, sub { sql($node, 'call outbox.maintain()'); $found = sql($node, $failing); return $found eq $expected }), $name) || diag("failing: $found");
+}
+failing_are('deduplication', 'one task of upkeep fails');
 set_offset($node, 0);
-sql($node, 'alter table outbox.away rename to dedup; alter table outbox.consumed rename to away; call outbox.maintain()');
-is_sql($node, $failing, 'consumed messages', 'set back, it is well again, and another one fails');
-sql($node, 'alter table outbox.away rename to consumed; call outbox.maintain()');
-is_sql($node, $failing, '', 'all are well');
+sql($node, 'alter table outbox.away rename to dedup; alter table outbox.consumed rename to away');
+failing_are('consumed messages', 'set back, it is well again, and another one fails');
+sql($node, 'alter table outbox.away rename to consumed');
+failing_are('', 'all are well');
 sql($node, 'create table published (event_id uuid)');
 sql($node, q{insert into published select outbox.publish('t.again', event_key => n::text) from generate_series(1, 5) n});
 drain($node, 20, 'set back');

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $days = 86400;
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 2\noutbox.receipt_retention = '40d'\n");
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 2\noutbox.receipt_retention = '40d'\nautovacuum = off\n");
 
 sub sealed
 {

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\n");
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\nautovacuum = off\n");
 
 make_effects($node, 'effect', q{if e.payload ? 'fails' then raise exception using errcode = '22000'; end if;});
 sql($node, q{select outbox.subscribe('main', '{#}', 'public.effect_handler', lanes => 1)});
@@ -80,8 +80,8 @@ $worker->quit;
 my $eager = $node->background_psql('postgres');
 age($node, q{select count(outbox.publish('t.many', event_key => 'm' || n)) from generate_series(1, 100) n});
 $eager->query_until(qr/begun/, "\\echo begun\ndo \$\$ begin for i in 1 .. 300 loop perform count(*) from outbox.event; commit; end loop; end \$\$;\n");
-comes_true($node, 20, q{select count(*) = 0 from outbox.event where event_type = 't.many'}, 'dropped beside reports that come and go')
-	if (maintain($node), maintain($node));
+# a run that meets one of them leaves the segment to the next
+ok(defined within(20, sub { maintain($node); return sql($node, q{select count(*) from outbox.event where event_type = 't.many'}) eq '0' }), 'dropped beside reports that come and go');
 $eager->query_safe('select 1');
 is($eager->{stderr} // '', '', 'none of which has failed');
 $eager->quit;
