@@ -192,6 +192,15 @@ select outbox.subscribe('dh leftovers', '{dh.leftovers}', handler => 'deliver_ha
 select count(outbox.publish('dh.leftovers', event_key => 'k')) as published from generate_series(1, 3);
 call outbox.drain('{dh leftovers}');
 select status, count(*) from outbox.delivery where subscription = 'dh leftovers' group by status;
+-- (the worker lets go of its locks once it has committed)
+do $$
+begin
+    for i in 1 .. 1000 loop
+        exit when not exists (select from pg_locks where locktype = 'advisory' and objid = 4711 and database = (select oid from pg_database where datname = current_database()));
+        perform pg_sleep(0.01);
+    end loop;
+end
+$$;
 select count(*) as locks from pg_locks where locktype = 'advisory' and objid = 4711 and database = (select oid from pg_database where datname = current_database());
 
 -- a security definer handler is its owner

@@ -27,7 +27,8 @@ sql($node, q{select outbox.publish('t.other', event_key => 'other')});
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 comes_true($node, 30, q{select count(*) = 2 from effect}, 'what does not wait has gone through all three generations of lanes');
-is_sql($node, q{select count(*) from outbox.delivery where status = 'BLOCKED'}, '90', 'what waits is blocked');
+# in other lanes than theirs, of which another worker may have the turn
+comes_true($node, 20, q{select count(*) = 90 from outbox.delivery where status = 'BLOCKED'}, 'what waits is blocked');
 comes_true($node, 20, q{select count(distinct base) = 1 and count(*) = 9 from outbox.lane}, 'the last generation is left');
 sql($node, q{select count(outbox.discard('s', event_id, 'tried')) from outbox.review_required});
 comes_true($node, 20, q{select count(*) = 92 from effect}, 'and goes on when the person has decided');

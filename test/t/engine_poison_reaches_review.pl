@@ -37,8 +37,8 @@ for my $case (['single', 'a.b'], ['batch', 'b.c'])
 		commit});
 	comes_true($node, 60, qq{select count(*) = 1 from outbox.review_required where subscription = '$subscription'}, "$subscription: it comes to review");
 	comes_true($node, 30, qq{select count(*) = 190 from outbox.delivery where subscription = '$subscription' and status = 'COMPLETED'}, 'the good ones around it complete');
-	is_sql($node, qq{select request_id, error_code, attempts, blocked_events from outbox.review_required where subscription = '$subscription'},
-		'guilty|worker_died|3|10', 'after three attempts, with the later ones of its key behind it');
+	is_sql($node, qq{select request_id, error_code, attempts from outbox.review_required where subscription = '$subscription'}, 'guilty|worker_died|3', 'after three attempts');
+	comes_true($node, 10, qq{select blocked_events = 10 from outbox.review_required where subscription = '$subscription'}, 'with the later ones of its key behind it');
 	is_sql($node, qq{select string_agg(attempt || ' ' || error_code, ', ' order by attempt) from outbox.attempt where subscription = '$subscription'
 		and event_id = (select event_id from outbox.review_required where subscription = '$subscription')},
 		'1 worker_died, 2 worker_died, 3 worker_died', 'each of which is on record');
@@ -57,7 +57,7 @@ for my $case (['single', 'a.b'], ['batch', 'b.c'])
 
 sql($node, q{select outbox.publish('a.b', '{"wait": 1}', event_key => 'w')});
 my %ways = (
-	'terminated' => sub { sql($node, q{select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'outbox worker'}) },
+	'terminated' => sub { sql($node, q{select pg_terminate_backend(pid, 10000) from pg_stat_activity where backend_type = 'outbox worker'}) },
 	'restarted' => sub { $node->restart },
 	'switched off and on' => sub {
 		$node->append_conf('postgresql.conf', "outbox.dispatch = off");

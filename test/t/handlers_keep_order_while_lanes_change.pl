@@ -53,7 +53,8 @@ cmp_ok(sql($node, q{select count(*) from effects}), '>', 500, 'enough of it');
 cmp_ok(sql($node, q{select count(*) from outbox.attempt}), '>', 20, 'with failures');
 is_sql($node, q{select count(*) from (select (payload ->> 'number')::integer - lag((payload ->> 'number')::integer, 1, 0) over (partition by event_key order by n) as step from effects) s where step <> 1}, '0',
 	'each key in its order');
-is_sql($node, q{select lanes || ' ' || (select count(*) from outbox.lane l where l.subscription_id = s.subscription_id) from outbox.subscription s where subscription = 'lanes'}, '5 5', 'the old lanes are gone');
+# the router takes them away, be there an event for the new ones or not
+comes_true($node, 20, q{select lanes = 5 and (select count(*) from outbox.lane l where l.subscription_id = s.subscription_id) = 5 from outbox.subscription s where subscription = 'lanes'}, 'the old lanes are gone');
 
 $node->stop;
 done_testing();

@@ -17,7 +17,8 @@ drain($node, 60, 'all is settled');
 my $totals = q{select completed_total, failed_total, review_total, review_required, publish_to_done_ms_p99 > 0 from outbox.metrics};
 my $types = q{select event_type, events from outbox.unmatched_event_type};
 my $codes = q{select error_code, failed_total from outbox.failure_metrics};
-is_sql($node, $totals, '90|10|10|10|t', 'what has happened is counted');
+# by the workers, once it is committed
+comes_true($node, 10, "select t::text = '(90,10,10,10,t)' from ($totals) t", 'what has happened is counted');
 
 $node->restart;
 is_sql($node, $totals, '90|10|10|10|t', 'after a restart the totals and the times are there');
@@ -25,7 +26,7 @@ is_sql($node, $types, 'nobody.x|1', 'so are the types that nobody wants');
 is_sql($node, $codes, '23514|10', 'and the failures by code');
 sql($node, q{select outbox.publish('m.x')});
 drain($node, 60, 'one more is settled');
-is_sql($node, q{select completed_total from outbox.metrics}, '91', 'counting goes on');
+comes_true($node, 10, q{select completed_total = 91 from outbox.metrics}, 'counting goes on');
 
 # a standby shows what the rows tell
 $node->backup('base');

@@ -81,6 +81,7 @@ sql($node, qq{select count(outbox.publish('r.x', jsonb_build_object('do', case w
 sql($node, q{select outbox.publish('nobody.wants')});
 drain($node, 60, 'all is settled');
 
+comes_true($node, 10, q{select workers_running = 2 from outbox.server_metrics}, 'all workers are there');
 my $status = sql($node, 'select * from outbox.status()');
 like($status, qr/^router running, 2 of 2 workers running$/m, 'the status says what runs');
 like($status, qr/In review in ".*": \d+, the oldest since .*outbox\.retry_all/, 'what needs a person, since when, and what to do');

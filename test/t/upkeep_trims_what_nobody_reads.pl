@@ -63,7 +63,7 @@ comes_true($node, 20, q{select count(*) > 0 from outbox.claim('by hand', 1, '1 d
 sql($node, q{select outbox.publish('h.x', '{"n": 2}', event_key => 'k1')});
 sql($node, q{insert into healed default values; select outbox.retry('main', event_id) from outbox.review_required});
 comes_true($node, 30, q{select count(*) = 6001 from effect}, 'all is delivered');
-is(sql($node, q{select count(*) from outbox.gate}), '0', 'no key is blocked');
+comes_true($node, 10, q{select count(*) = 0 from outbox.gate}, 'no key is blocked');
 set_offset($node, 2 * 3600);
 comes_true($node, 60, q{select (select count(*) from outbox.lane_entry) = 1 and (select count(*) from outbox.lane_lease) <= 2 and (select count(*) from outbox.lane_cursor) <= 4
 	and (select count(*) from outbox.lease) = 1 and (select count(*) from outbox.lease_progress) = 0 and (select count(*) from outbox.parked) = 0 and (select count(*) from outbox.tick) <= 110}, 'the router trims it')
