@@ -41,8 +41,7 @@ quickly(5, 'with force', 'drop database one with (force)');
 make_served('one');
 quickly(5, 'renamed', 'alter database one rename to two');
 is_served($node, 'two', 2, 5, 'and served under its new name');
-is( $node->safe_psql('postgres', q{select count(*) from pg_stat_activity where datname = 'two' and application_name ~ 'outbox.* two$'}),
-	'3', 'which the processes bear');
+ok($node->poll_query_until('postgres', q{select count(*) = 3 from pg_stat_activity where datname = 'two' and application_name ~ 'outbox.* two$'}), 'which the processes bear');
 quickly(5, 'copied by WAL', 'create database three template two');
 is_served($node, 'three', 2, 5, 'the copy is served');
 is_served($node, 'two', 2, 5, 'and the original again');
@@ -63,7 +62,7 @@ $blocker->quit;
 
 # strangers stop nothing
 $node->safe_psql('postgres', 'create role stranger login createdb; create role owner login createdb');
-my $before = $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two'});
+my $before = $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two' and backend_type like 'outbox %'});
 for my $statement ('drop database two', 'drop database two with (force)', 'alter database two rename to mine', 'create database mine template two')
 {
 	isnt($node->psql('postgres', $statement, connstr => $node->connstr('postgres') . ' user=stranger'), 0, "a stranger may not: $statement");
@@ -72,10 +71,10 @@ for my $statement ('drop extension outbox', 'drop schema outbox cascade', 'drop 
 {
 	$node->psql('two', $statement, connstr => $node->connstr('two') . ' user=stranger');
 }
-is( $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two'}),
+is( $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two' and backend_type like 'outbox %'}),
 	$before, 'and stops no process by trying');
 $node->psql('postgres', 'begin; drop database two; rollback');
-is( $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two'}),
+is( $node->safe_psql('postgres', q{select string_agg(pid::text, ',' order by pid) from pg_stat_activity where datname = 'two' and backend_type like 'outbox %'}),
 	$before, 'nor does a statement that cannot run in a transaction block');
 $node->safe_psql('postgres', 'alter database three owner to owner');
 is($node->psql('postgres', 'drop database three', connstr => $node->connstr('postgres') . ' user=owner'), 0, 'its owner may drop a database');

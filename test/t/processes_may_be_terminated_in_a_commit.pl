@@ -29,21 +29,22 @@ sub committing
 }
 
 my $publisher = $node->background_psql('postgres', on_error_stop => 0);
-my $days = 3;
-my $terminated = 0;
-for my $day (1 .. $days)
+# until three were: on a machine that has something else to do just then a commit may be over before
+my ($days, $terminated) = (0, 0);
+while ($terminated < 3 && $days < 20)
 {
+	my $day = ++$days;
 	$node->append_conf('postgresql.conf', 'outbox.test_clock_offset = ' . 86400 * $day . "\n");
 	$node->reload;
 	ok(defined OutboxProcesses::within(10, sub { $publisher->query('show outbox.test_clock_offset') eq "${day}d" }), "day $day");
 	$position = -s $node->logfile;
 	$publisher->query_until(qr/asked $day/, "\\echo asked $day\nselect outbox.publish('a');\n");
 	my $pid = committing(20);
-	$terminated += kill('TERM', $pid) if defined $pid;
-	like($log->(), qr/made segment(?!.*exited with exit code).*/s, '  terminated in its commit') if $pid;
+	my $there = defined $pid && kill('TERM', $pid) == 1;
+	$terminated++ if $there && $log->() !~ /made segment.*exited with exit code/s;
 	ok(eval { $publisher->query('select 1'); 1 }, '  the publisher is answered');
 }
-is($terminated, $days, 'each was terminated');
+is($terminated, 3, "three were terminated in their commit, in $days days");
 eval { $publisher->quit };
 is(sql($node, 'select pg_postmaster_start_time()'), $started, 'the server has not ended its sessions');
 $position = 0;

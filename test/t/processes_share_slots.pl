@@ -23,8 +23,8 @@ $node->safe_psql('postgres', 'create extension outbox');
 is_served($node, 'postgres', 2, 10, 'with three slots: the router and two of four workers');
 ok(defined within(10, sub { warnings_logged() == 1 }), 'a warning is logged');
 like(slurp_file($node->logfile), qr/Raise "max_worker_processes"/, 'it names the setting');
-is($node->safe_psql('postgres', q{select count(*) filter (where state = 'missing'), max(workers_wanted), max(workers_running) from outbox.worker_status}),
-	'2|4|2', 'worker_status shows wanted and running');
+ok($node->poll_query_until('postgres', q{select count(*) filter (where state = 'missing') = 2 and max(workers_wanted) = 4 and max(workers_running) = 2 from outbox.worker_status}),
+	'worker_status shows wanted and running');
 
 # another database takes a share
 $node->safe_psql('postgres', 'create database other');
