@@ -49,9 +49,8 @@ comes_back('settled', '  which was rolled back');
 # committed when it has expired, between the moments in which a sweep passes it and has ended
 my %s = map { $_ => $node->background_psql('postgres', on_error_stop => 0) } qw(late sweep door);
 sql($node, q{select outbox.claim('idle')}) for 1 .. 2;
-$token = claim('other', '500 ms');
 $s{late}->query_safe(q{begin; select lease_token from outbox.claim('late', 1, '1 ms')});
-sql($node, "select outbox.ack_all('$token')");
+sql($node, q{do $$ declare t uuid; begin select lease_token into t from outbox.claim('other', 1, '500 ms'); commit; perform outbox.ack_all(t); end $$});
 comes_true($node, 5, q{select max(expires_at) < clock_timestamp() from outbox.lease}, 'all have expired');
 $s{door}->query_safe('begin; lock table outbox.lease_progress in access exclusive mode');
 $s{sweep}->{stdin} .= "select outbox.claim('idle');\n\\echo done\n";

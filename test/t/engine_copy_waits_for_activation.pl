@@ -38,7 +38,7 @@ ask('origin', q{
 	select outbox.publish('a.done', event_key => 'k')});
 ask('origin', 'call outbox.drain()');
 # leased, as every lane that was worked is for some seconds; delayed; and not routed yet
-ask('origin', q{select outbox.publish('b.delayed', event_key => 'k', deliver_at => clock_timestamp() + interval '3 s')});
+ask('origin', q{select outbox.publish('b.delayed', event_key => 'k', deliver_at => outbox.clock() + interval '1 hour')});
 comes('origin', 'select count(*) from outbox.delayed', '1', 'a delayed event waits');
 
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('origin') ], 'dumped');
@@ -46,7 +46,8 @@ $node->safe_psql('postgres', 'create database copy');
 $node->command_ok([ 'pg_restore', '-d', $node->connstr('copy'), $dump ], 'restored, while the processes of the copy run');
 is(ask('copy', q{select distinct held || ' ' || (stopped_reason like '%outbox.activate()%') from outbox.subscription_status}), 'true true', 'the copy is held and says so');
 ask('copy', q{select outbox.publish('c.held', event_key => 'k')});
-# the origin's delayed event comes due; the copy's processes have long looked
+# the delayed event comes due, in both; the copy's processes have long looked
+set_offset($node, 3700);
 one_each('origin', [qw(a.done b.delayed)]);
 is(ask('copy', 'select count(*) from effect'), '1', 'nothing is delivered in the copy');
 

@@ -17,8 +17,10 @@ sql($node, q{
 	begin
 		perform nextval('calls');
 		insert into effect (event_id, event_key, payload) values (e.event_id, e.event_key, e.payload);
-		if e.payload ? 'sleeps' then
-			perform pg_sleep(3);
+		if e.payload ? 'works on' then
+			while not pg_try_advisory_xact_lock(1) loop
+				perform pg_sleep(0.05);
+			end loop;
 		elsif e.payload ? 'rolls back' then
 			-- what the block has locked and written is undone before the wait
 			begin
@@ -49,8 +51,9 @@ sub settle
 	is_sql($node, q{select sum(lease_recoveries_total) from outbox.metrics}, '0', "$name: nobody has taken it for dead");
 }
 
-# --- three times its lease_duration; another worker has nothing else to do than to take over the next event
-sql($node, q{select outbox.publish('a', '{"sleeps": 1}')});
+# --- longer than its lease_duration; another worker has nothing else to do than to take over the next event
+$holder->query_safe('select pg_advisory_lock(1)');
+sql($node, q{select outbox.publish('a', '{"works on": 1}')});
 comes_true($node, 10, q{select in_progress = 1 from outbox.subscription_status where subscription = 's'}, 'a handler is at work');
 my $token = sql($node, q{select token from outbox.lane});
 sql($node, q{select outbox.publish('a') from generate_series(1, 5)});
@@ -58,6 +61,7 @@ comes_true($node, 10, q{select expires_at < clock_timestamp() - interval '1 s' f
 is_sql($node, q{select in_progress from outbox.subscription_status where subscription = 's'}, '1', 'and it is at work still');
 is_sql($node, q{select is_free()}, 'f', 'the lane cannot be taken');
 is_sql($node, q{select token from outbox.lane}, $token, 'and has not been');
+$holder->query_safe('select pg_advisory_unlock(1)');
 settle('longer than the lease', 6);
 
 # --- a block of its own rolled back; the clock says that the lease is long over
