@@ -15,7 +15,7 @@ fail() { say "FAILED: $*"; exit 1; }
 
 # As an application reaches one: over TCP, with passwords. Only the two roles of the shop may come this way.
 shop_server() {
-    PORT=$(perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1")->sockport')
+    PORT=$(free_port)
     PASSWORD=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     printf '%s\n' "shared_preload_libraries = 'outbox'" "listen_addresses = '127.0.0.1'" "port = $PORT" > "$WORK/tmp/shop.conf"
     cluster_init "$WORK/tmp/shop.conf"
@@ -94,7 +94,7 @@ a_mixed_day() {
     eventually "select count(*) = 7 from shop.shipment" "seven are shipped"
     eventually "select count(*) = 1 and min(error_code) = 'not_carried' and min(attempts) = 1 from outbox.review_required" \
         "one waits for a person after its first attempt"
-    is "$(newest carla status)" BLOCKED "the order behind it waits"
+    eventually "$(newest carla "status = 'BLOCKED'")" "the order behind it waits"
     is "select string_agg(attempt || ' ' || error_code, ', ' order by failed_at) from outbox.attempt where error_code <> 'not_carried'" \
         '1 carrier_timeout, 2 carrier_timeout' "one was tried three times, all others once, the slow one too"
     value "select outbox.discard(subscription, event_id, 'we told the customer') from outbox.review_required" >/dev/null

@@ -308,6 +308,11 @@ cluster_kill() {
     done
 }
 
+# a port of this machine's that nobody listens on
+free_port() {
+    perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1")->sockport'
+}
+
 # psql with nothing of the user's own
 sql() {
     as_user "$PGBIN/psql" -X -q -v ON_ERROR_STOP=1 "$@"
