@@ -141,11 +141,14 @@ begin_own_transaction(OutboxSession *session)
 	Assert(!FirstSnapshotSet);
 	XactIsoLevel = XACT_READ_COMMITTED;
 	outbox_session_enter(session);
+	/* what is out of line, as the progress of a large lease, is not read without one */
+	PushActiveSnapshot(GetTransactionSnapshot());
 }
 
 static void
 end_own_transaction(OutboxSession *session)
 {
+	PopActiveSnapshot();
 	outbox_session_leave(session);
 	SPI_commit();
 	SPI_finish();
