@@ -851,7 +851,15 @@ outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPl
 	OutboxClaimWalk walk = {
 		.until = now, .snapshot = SnapshotSelf, .most = looks, .visit = note_expired, .argument = &sweep
 	};
+	OutboxIncarnation incarnation;
 
+	outbox_extension_incarnation(&incarnation);
+	if (incarnation.held || !incarnation.recorded)
+	{
+		/* its leases may be yet to come, from a dump */
+		place->under_way = false;
+		return false;
+	}
 	/* somebody else has swept on, or one that expires earlier has come since */
 	if (!place->ahead && (!place->under_way || place->swept != swept))
 		*place = (OutboxSweepPlace) {.swept = swept, .from = swept};

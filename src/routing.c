@@ -818,6 +818,7 @@ outbox_routing_activate(void)
 	outbox_store_run(&put_back_started, &args[3], NULL, 0);
 	outbox_exception_count_recount();
 	outbox_store_run(&expire_leases, &args[3], NULL, 0);
+	outbox_wakeup_lease(DT_NOBEGIN);	/* also those that had expired before they came here */
 	outbox_segment_adopt_all();
 	repair_subscriptions();
 	CacheInvalidateRelcacheByRelid(outbox_extension_relid("incarnation"));

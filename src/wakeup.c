@@ -83,7 +83,7 @@ refuse_prepare(void)
 	if (leased)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot prepare a transaction that has claimed events or extended a lease"),
+				 errmsg("cannot prepare a transaction that has claimed events, extended a lease or activated the database"),
 				 errhint("Claim in a transaction of its own; the one that settles the events may be prepared.")));
 }
 

@@ -1,6 +1,7 @@
 # A dump taken while an external worker holds a lease: where it is restored, the worker's token is worth nothing, and what the
 # worker had not settled by the dump is handed out again after outbox.activate(), once, in order and one by one; the attempt counts for
-# the first of each key, which it may have begun.
+# the first of each key, which it may have begun. So it is when the lease had expired before it comes into its new database, which
+# is served already.
 use strict;
 use warnings;
 use FindBin;
@@ -92,5 +93,20 @@ for ([ $node, 'same server' ], [ $other, 'another server' ])
 	is(ask($server, 'copy', q{select count(*) from outbox.claim('unordered', 100)}), '0', "$where: what was done is not handed out");
 	is(ask($server, 'copy', q{select count(*) from outbox.lease_events()}) , '0', "$where: nobody holds anything");
 }
+
+# the dump is a day old, and its rows come to a database whose router has looked for expired leases before
+set_offset($other, 86400);
+ask($other, 'postgres', 'create database late');
+$other->command_ok([ 'pg_restore', '--section=pre-data', '-d', $other->connstr('late'), $dump ], 'late: the extension is there');
+comes_true($other, 20, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox router' and datname = 'late'}, 'late: it has a router');
+my $commits = q{select xact_commit from pg_stat_database where datname = 'late'};
+my $before = ask($other, 'postgres', $commits);
+comes_true($other, 20, "select ($commits) > $before + 20", 'late: which looks for work');
+$other->command_ok([ 'pg_restore', '--section=data', '--section=post-data', '-d', $other->connstr('late'), $dump ], 'late: the rows are there');
+is(ask($other, 'late', q{select string_agg(event_id::text, ' ' order by event_id) from outbox.lease_events()}), $held, 'late: the lease is there');
+ask($other, 'late', 'select outbox.activate()');
+ok($other->poll_query_until('late', q{select count(*) = 0 from outbox.lease_events()}), 'late: it is taken back');
+is(ask($other, 'late', q{select string_agg(event_id::text, ' ' order by event_id) from outbox.delivery where subscription = 'queue'
+	and event_id = any (string_to_array('} . $held . q{', ' ')::uuid[]) and status in ('RETRY', 'BLOCKED')}), $held, 'late: all that were held wait to be handed out');
 $_->stop for $node, $other;
 done_testing();
