@@ -53,8 +53,9 @@ in_server_cost() {
 
 # The same event under a type with a list of ten keys, and without anybody looking for sensitive data.
 guard_cost() {
-    local i
-    for ((i = 0; i <= ROUNDS; i++)); do
+    local i CALLS=$((CALLS / 10))
+    # what is compared differs by a hundredth: many short turns, so that the machine's moods meet all of them alike
+    for ((i = 0; i <= ROUNDS * 10; i++)); do
         loop_of call_checked "perform outbox.publish($publish_arguments)"
         loop_of call_listed "perform outbox.publish(${publish_arguments/task.created/task.listed})"
         echo "set outbox.sensitive_data = off;"
