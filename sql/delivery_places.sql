@@ -208,7 +208,9 @@ reset plan_cache_mode;
 
 -- ---------------------------------------------------------------- an event whose row is not in the log: what is open is shown
 begin isolation level repeatable read;
-delete from outbox.event_log where event_id in (select event_id from places.published where right(name, 1) in ('1', '2', '3', '5', '7'));
+-- (which events are blocked or at work rests on the lanes that claims begin with: these too, whichever they are)
+delete from outbox.event_log where event_id in (select event_id from places.published where right(name, 1) in ('1', '2', '3', '5', '7')
+    union all select event_id from outbox.delivery where subscription like 'dp %' and status in ('BLOCKED', 'IN_PROGRESS'));
 select string_agg(distinct s.status, ', ') as states from places.shown s join places.published p using (event_id) where not exists (select from outbox.event e where e.event_id = s.event_id);
 select * from places.differences();
 rollback;
