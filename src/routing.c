@@ -120,12 +120,15 @@ static OutboxStatement expire_leases = {
 
 /*
  * Rows may have come without their sequences, as logical replication brings them.  A number that is given out again would be
- * taken for the one before: a lease for one that has ended, a subscription for one that has receipts.
+ * taken for the one before: a lease for one that has ended, a subscription for one that has receipts.  What is left of
+ * subscriptions that are gone stands in all batches, which are only read when that has been seen to be so.
  */
 static OutboxStatement number_behind_what_is_there = {
 	"select pg_catalog.setval(n.sequence, n.used) from (values"
 	" ('outbox.subscription_subscription_id_seq'::pg_catalog.regclass, greatest((select max(subscription_id) from outbox.subscription),"
-	"  (select max(subscription_id) from outbox.batch))),"
+	"  case when (select max(subscription_id) from outbox.subscription)"
+	"   <= pg_catalog.pg_sequence_last_value('outbox.subscription_subscription_id_seq') then null"
+	"  else (select max(subscription_id) from outbox.batch) end)),"
 	" ('outbox.lease_lease_id_seq', greatest((select max(lease_id) from outbox.lease), (select max(lease_id) from outbox.batch),"
 	"  (select max(lease_id) from outbox.lease_progress), (select max(lease_id) from outbox.lane_lease))),"
 	" ('outbox.gate_number_seq', (select max(number) from outbox.gate)),"

@@ -83,6 +83,11 @@ one_each('origin', [qw(a.done b.delayed e.before g.after)]);
 ask('origin', q{select outbox.subscribe('by hand', '{h.#}', lanes => 1), outbox.publish('h.first'); call outbox.drain('{by hand}')});
 ask('origin', q{create table held as select * from outbox.claim('by hand')});
 is(ask('origin', q{select outbox.ack_one(lease_token, event_id) from held}), 't', 'an external worker of the origin was at it');
+# so was one at a subscription that is gone since
+ask('origin', q{select outbox.subscribe('gone', '{h.#}', lanes => 1), outbox.publish('h.gone'); call outbox.drain('{gone}')});
+my $gone = ask('origin', q{select subscription_id from outbox.subscription where subscription = 'gone'});
+ask('origin', q{create table held_too as select * from outbox.claim('gone') union all select * from outbox.claim('by hand')});
+ask('origin', q{select outbox.ack_one(lease_token, event_id) from held_too; select outbox.unsubscribe('gone')});
 ask('origin', q{delete from outbox.lease; delete from outbox.operator_entry where entry_id < (select max(entry_id) from outbox.operator_entry)});
 $node->safe_psql('postgres', 'create database replica template origin');
 my @identities = split /\n/, ask('replica', q{select attrelid::regclass || ' alter column ' || attname from pg_attribute join pg_class on pg_class.oid = attrelid where relnamespace = 'outbox'::regnamespace and relkind = 'r' and attidentity <> ''});
@@ -91,6 +96,7 @@ ask('replica', "alter table $_ restart") for @identities;
 is(ask('replica', 'select outbox.activate()'), 't', 'the replica is activated');
 is(ask('replica', q{select outbox.pause('notes'), outbox.resume('notes')}), 't|t', 'and people go on');
 ask('replica', q{select outbox.subscribe('new', '{h.#}'), outbox.publish('h.second'); call outbox.drain('{by hand}')});
+is(ask('replica', q{select subscription_id from outbox.subscription where subscription = 'new'}), $gone + 1, 'a new subscription is not taken for one that is gone');
 ask('replica', q{create table mine as select * from outbox.claim('by hand')});
 is(ask('replica', q{select string_agg(d.status || ' ' || d.subscription, ', ' order by d.subscription) from outbox.delivery d join mine using (event_id) where d.subscription <> 'notes'}),
 	'IN_PROGRESS by hand, PENDING new', 'an event that is claimed is not completed already');
