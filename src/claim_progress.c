@@ -103,8 +103,8 @@ lease_of_row(const Source *source, const OutboxScan *scan)
 
 /*
  * To the first row of this lease or, on a walk, of one behind it.  Leases end about in the order in which they were made, so the next
- * one's rows are mostly the next ones: to step there is much cheaper than to look for them.  What is appended behind the reader's
- * back he may miss, and a lease then seems to be held for a moment longer.
+ * one's rows are mostly the next ones: to step there is much cheaper than to look for them.  Where rows are few, most leases lie
+ * between two of them.  What is appended behind the reader's back he may miss, and a lease then seems to be held for a moment longer.
  */
 static void
 go_to_lease(OutboxClaimProgress *progress, int which, int64 lease_id)
@@ -120,6 +120,7 @@ go_to_lease(OutboxClaimProgress *progress, int which, int64 lease_id)
 			return;
 		if (steps++ == STEPS_TO_LEASE)
 			break;
+		progress->sources[which].from = lease_of_row(source, scan) + 1;
 		*at_row = outbox_store_next(scan, true);
 	}
 	if (!progress->sources[which].begun)
@@ -130,6 +131,7 @@ go_to_lease(OutboxClaimProgress *progress, int which, int64 lease_id)
 						 Int64GetDatum(lease_id));
 	outbox_store_rescan(scan);
 	*at_row = outbox_store_next(scan, true);
+	progress->sources[which].from = lease_id;
 }
 
 int
@@ -145,10 +147,10 @@ outbox_claim_progress_read(OutboxClaimProgress *progress, int64 lease_id, Outbox
 		bool	   *at_row = &progress->sources[which].at_row;
 
 		go_to_lease(progress, which, lease_id);
-		progress->sources[which].from = lease_id + 1;
 		while (*at_row && lease_of_row(&sources[which], scan) == lease_id)
 		{
 			held -= apply_row(&sources[which], scan->slot, states, count);
+			progress->sources[which].from = lease_id + 1;
 			*at_row = outbox_store_next(scan, true);
 		}
 	}

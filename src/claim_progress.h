@@ -27,7 +27,7 @@ typedef struct OutboxClaimProgress
 		OutboxScan	scan;
 		bool		begun;
 		bool		at_row;		/* one is in the slot: the first behind those that were read */
-		int64		from;		/* all rows of leases from this one on have been read up to it */
+		int64		from;		/* of leases from this one on, the first that has a row not read */
 	}			sources[OUTBOX_CLAIM_PROGRESS_SOURCES];
 } OutboxClaimProgress;
 
