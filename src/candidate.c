@@ -129,8 +129,8 @@ collect_by_id(OutboxCandidateList *list, int segment, const OutboxCandidateRange
 }
 
 /*
- * Ids are issued up to the clock of event ids, which starts at zero with the server: rows beyond it
- * are from before, when the clock was ahead, and whether a segment has such does not change.
+ * Ids are issued up to the clock of event ids, which starts at zero with the server: rows beyond all that it has
+ * shown since are from before, when it was ahead, and whether a segment has such does not change.
  */
 static bool
 has_old_rows(Oid event_log)
@@ -164,7 +164,7 @@ has_old_rows(Oid event_log)
 static bool
 segment_may_hold_rows(const OutboxSegment *segment)
 {
-	return outbox_event_id_time_of(&segment->from) <= pg_atomic_read_u64(&outbox_shared->id_time) ||
+	return outbox_event_id_time_of(&segment->from) <= outbox_shmem_highest_id_time() ||
 		has_old_rows(segment->event_log);
 }
 

@@ -101,6 +101,7 @@ create_shmem(void)
 		outbox_shared->processes = (OutboxProcess *) at;
 
 		pg_atomic_init_u64(&outbox_shared->id_time, 0);
+		pg_atomic_init_u64(&outbox_shared->id_time_left, 0);
 		pg_atomic_init_u32(&outbox_shared->launcher_rescan, RESCAN_NONE);
 		for (int i = 0; i < outbox_shared->max_databases; i++)
 		{
@@ -229,6 +230,15 @@ outbox_shmem_forget_database(Oid oid)
 
 /* ---------------------------------------------------------------- event ids */
 
+static void
+raise_id_time(pg_atomic_uint64 *time, uint64 to)
+{
+	uint64		last = pg_atomic_read_u64(time);
+
+	while (last < to && !pg_atomic_compare_exchange_u64(time, &last, to))
+		;
+}
+
 uint64
 outbox_shmem_next_id_time(int count)
 {
@@ -240,6 +250,9 @@ outbox_shmem_next_id_time(int count)
 		OutboxIdTime now = outbox_event_id_time_from(outbox_settings_now());
 		OutboxIdTime next = outbox_event_id_next(now, last, count, &rebased);
 
+		/* before the clock is set back: whoever finds it so finds this too */
+		if (rebased)
+			raise_id_time(&outbox_shared->id_time_left, last);
 		if (pg_atomic_compare_exchange_u64(&outbox_shared->id_time, &last, next + count - 1))
 		{
 			if (rebased)
@@ -254,11 +267,18 @@ outbox_shmem_next_id_time(int count)
 void
 outbox_shmem_merge_id_time(uint64 id_time)
 {
-	uint64		last = pg_atomic_read_u64(&outbox_shared->id_time);
+	raise_id_time(&outbox_shared->id_time, id_time);
+}
 
-	while (last < id_time &&
-		   !pg_atomic_compare_exchange_u64(&outbox_shared->id_time, &last, id_time))
-		;
+uint64
+outbox_shmem_highest_id_time(void)
+{
+	uint64		last = pg_atomic_read_u64(&outbox_shared->id_time);
+	uint64		left;
+
+	pg_read_barrier();
+	left = pg_atomic_read_u64(&outbox_shared->id_time_left);
+	return Max(last, left);
 }
 
 /* ---------------------------------------------------------------- processes */

@@ -100,6 +100,7 @@ typedef struct OutboxShared
 	LWLock	   *lock;			/* databases, processes, launcher */
 	int64		run_id;			/* random, of this start of the server */
 	pg_atomic_uint64 id_time;	/* OutboxIdTime last issued */
+	pg_atomic_uint64 id_time_left;	/* the highest one that the clock was set back from */
 	Latch	   *launcher_latch;
 	int			launcher_pid;
 	pg_atomic_uint32 launcher_rescan;	/* set: look at the databases again (OutboxRescan) */
@@ -132,6 +133,9 @@ extern OutboxDatabase *outbox_shmem_ensure_database(Oid oid);
  */
 extern uint64 outbox_shmem_next_id_time(int count);
 extern void outbox_shmem_merge_id_time(uint64 id_time);
+
+/* no id that this run of the server has issued is beyond it */
+extern uint64 outbox_shmem_highest_id_time(void);
 
 /* is the process of this database that calls itself process_id alive?  its slot, or NULL */
 extern OutboxProcess *outbox_shmem_find_process(int64 process_id);

@@ -132,5 +132,17 @@ comes_true($node, 10, q{select count(*) = 1 from effect where payload ? 'late'},
 set_offset($node, 4800);
 comes_true($node, 15, q{select count(*) = 1 from effect where payload ? 'fails'}, 'and the retry when it is due');
 is_sql($node, q{select count(*) from outbox.delivery where status <> 'COMPLETED'}, '0', 'nothing is left');
+
+# --- days ahead, in a segment that the router knows for an empty one; what is committed after the clock is back
+
+set_offset($node, 5 * 86400);
+sql($node, q{begin; select outbox.publish('a.b', event_key => 'near'); prepare transaction 'near'});
+sql($node, q{select outbox.publish('a.b', event_key => 'near')});
+comes_true($node, 10, q{select count(*) = 1 from effect where event_key = 'near'}, 'days ahead');
+set_offset($node, 4800);
+sql($node, q{select outbox.publish('a.b', event_key => 'back')});
+comes_true($node, 10, q{select count(*) = 1 from effect where event_key = 'back'}, 'back again');
+sql($node, q{commit prepared 'near'});
+comes_true($node, 10, q{select count(*) = 2 from effect where event_key = 'near'}, 'an event of the future that is committed then is delivered');
 $node->stop;
 done_testing();
