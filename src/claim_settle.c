@@ -873,6 +873,9 @@ outbox_claim_settle_sweep(OutboxDatabase *db, int most, int looks, OutboxSweepPl
 	{
 		place->swept = sweep.n > 0 ? sweep.first : (walk.at_end ? now : walk.from);
 		outbox_shmem_sweep(db, swept, place->swept, late_leases);
+		/* the clock was set back meanwhile: leases that were committed since seemed to expire later */
+		if (outbox_settings_now() < now)
+			outbox_shmem_unsweep(db, swept, false);
 	}
 	for (int i = 0; i < sweep.n; i++)
 		try_to_recover(sweep.lease_ids[i], now);
