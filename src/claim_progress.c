@@ -15,6 +15,7 @@
 #include "claim_progress.h"
 #include "event_log.h"
 #include "extension.h"
+#include "shmem.h"
 
 #define STEPS_TO_LEASE	8		/* before its rows are looked for */
 
@@ -49,12 +50,15 @@ void
 outbox_claim_progress_append(int64 lease_id, OutboxClaimState state, const int *settled, int n)
 {
 	OutboxWriter *writer;
+	OutboxDatabase *db = outbox_shmem_my_database();
 	int64		number;
 	Datum		values[4];
 	bool		nulls[4] = {false};
 
 	if (n == 0)
 		return;
+	if (state == CLAIM_RETURNED && db != NULL)
+		outbox_shmem_note_returned(db, lease_id);
 	number = outbox_event_log_draw_number();
 	values[0] = Int64GetDatum(lease_id);
 	values[1] = Int64GetDatum(state == CLAIM_RETURNED ? -number : number);
@@ -168,8 +172,12 @@ outbox_claim_progress_end(OutboxClaimProgress *progress)
 }
 
 bool
-outbox_claim_progress_has_returned(int64 lease_id, OutboxScan *scan)
+outbox_claim_progress_has_returned(int64 lease_id, uint64 claim_xid, OutboxScan *scan)
 {
+	OutboxDatabase *db = outbox_shmem_my_database();
+
+	if (db != NULL && outbox_shmem_nothing_returned(db, lease_id, claim_xid))
+		return false;
 	if (scan->rel == NULL)
 	{
 		outbox_store_begin_scan(scan, outbox_extension_relid("lease_progress"),

@@ -36,10 +36,10 @@ extern int	outbox_claim_progress_read(OutboxClaimProgress *progress, int64 lease
 extern void outbox_claim_progress_end(OutboxClaimProgress *progress);
 
 /*
- * Has anything of the lease failed, or gone back?  One probe, however many calls have completed something.  The scan is begun
- * when its rel is NULL, and left open, to ask again.
+ * Has anything of the lease, claimed by that transaction, failed or gone back?  One probe at most, however many calls have completed
+ * something.  The scan is begun when its rel is NULL, and left open, to ask again.
  */
-extern bool outbox_claim_progress_has_returned(int64 lease_id, OutboxScan *scan);
+extern bool outbox_claim_progress_has_returned(int64 lease_id, uint64 claim_xid, OutboxScan *scan);
 
 /* as columns have it: n indexes of events in the arrays of their lease */
 extern Datum outbox_claim_progress_indexes(const int *settled, int n);

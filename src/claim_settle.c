@@ -217,7 +217,7 @@ outbox_claim_settle_mark(OutboxClaimSettle *settle, const pg_uuid_t *event_id)
 {
 	int			index;
 
-	if (!settle->was_read && outbox_claim_progress_has_returned(settle->lease.lease_id, &settle->returned))
+	if (!settle->was_read && outbox_claim_progress_has_returned(settle->lease.lease_id, settle->lease.claim_xid, &settle->returned))
 		read_all(settle);
 	settle->was_read = true;
 	index = find_event(settle, event_id);
@@ -362,7 +362,7 @@ complete(OutboxClaimSettle *settle, Datum message_id)
 	outbox_receipt_write(lease->subscription_id, batch_id, receipts, n, message_id, &settle->patience);
 	for (int i = 0; i < n; i++)
 		fresh += receipts[i].fresh;
-	if (fresh < n || outbox_claim_progress_has_returned(lease->lease_id, &settle->returned))
+	if (fresh < n || outbox_claim_progress_has_returned(lease->lease_id, lease->claim_xid, &settle->returned))
 	{
 		outbox_claim_lease_read_progress(lease);
 		check_still_held(settle);

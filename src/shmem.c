@@ -113,6 +113,9 @@ create_shmem(void)
 			pg_atomic_init_u64(&db->swept, (uint64) DT_NOBEGIN);
 			pg_atomic_init_u32(&db->late_leases, 0);
 			pg_atomic_init_u32(&db->outage_changes, 0);
+			pg_atomic_init_u64(&db->returns_since, 0);
+			for (int slot = 0; slot < OUTBOX_RETURN_SLOTS; slot++)
+				pg_atomic_init_u64(&db->returns[slot], 0);
 			SpinLockInit(&db->sweep_lock);
 			for (int bit = 0; bit < OUTBOX_HINT_BITS; bit++)
 				pg_atomic_init_u32(&db->work_counts[bit], 0);
@@ -203,6 +206,7 @@ outbox_shmem_ensure_database(Oid oid)
 		pg_atomic_write_u32(&db->next_subscription, 0);
 		pg_atomic_write_u64(&db->swept, (uint64) DT_NOBEGIN);
 		outbox_shmem_count_outage_change(db);
+		pg_atomic_write_u64(&db->returns_since, 0);
 		memset(&db->sweep_place, 0, sizeof(db->sweep_place));
 		pg_write_barrier();
 		db->oid = oid;
@@ -228,16 +232,42 @@ outbox_shmem_forget_database(Oid oid)
 	LWLockRelease(outbox_shared->lock);
 }
 
-/* ---------------------------------------------------------------- event ids */
-
+/* to a value, unless it is further */
 static void
-raise_id_time(pg_atomic_uint64 *time, uint64 to)
+raise_to(pg_atomic_uint64 *value, uint64 to)
 {
-	uint64		last = pg_atomic_read_u64(time);
+	uint64		last = pg_atomic_read_u64(value);
 
-	while (last < to && !pg_atomic_compare_exchange_u64(time, &last, to))
+	while (last < to && !pg_atomic_compare_exchange_u64(value, &last, to))
 		;
 }
+
+/* ---------------------------------------------------------------- what went back */
+
+void
+outbox_shmem_note_returned(OutboxDatabase *db, int64 lease_id)
+{
+	raise_to(&db->returns[lease_id % OUTBOX_RETURN_SLOTS], (uint64) lease_id);
+	pg_memory_barrier();
+}
+
+bool
+outbox_shmem_nothing_returned(OutboxDatabase *db, int64 lease_id, uint64 claim_xid)
+{
+	uint64		since = pg_atomic_read_u64(&db->returns_since);
+
+	if (since == 0)
+	{
+		uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+
+		(void) pg_atomic_compare_exchange_u64(&db->returns_since, &since, next);
+		return false;
+	}
+	pg_memory_barrier();
+	return claim_xid >= since && pg_atomic_read_u64(&db->returns[lease_id % OUTBOX_RETURN_SLOTS]) < (uint64) lease_id;
+}
+
+/* ---------------------------------------------------------------- event ids */
 
 uint64
 outbox_shmem_next_id_time(int count)
@@ -252,7 +282,7 @@ outbox_shmem_next_id_time(int count)
 
 		/* before the clock is set back: whoever finds it so finds this too */
 		if (rebased)
-			raise_id_time(&outbox_shared->id_time_left, last);
+			raise_to(&outbox_shared->id_time_left, last);
 		if (pg_atomic_compare_exchange_u64(&outbox_shared->id_time, &last, next + count - 1))
 		{
 			if (rebased)
@@ -267,7 +297,7 @@ outbox_shmem_next_id_time(int count)
 void
 outbox_shmem_merge_id_time(uint64 id_time)
 {
-	raise_id_time(&outbox_shared->id_time, id_time);
+	raise_to(&outbox_shared->id_time, id_time);
 }
 
 uint64

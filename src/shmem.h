@@ -31,6 +31,8 @@ typedef struct OutboxSweepPlace
 	int64		from_id;
 } OutboxSweepPlace;
 
+#define OUTBOX_RETURN_SLOTS		64
+
 typedef struct OutboxDatabase
 {
 	Oid			oid;			/* InvalidOid: free */
@@ -45,6 +47,8 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
 	pg_atomic_uint32 late_leases;	/* counts those that had expired when they were committed */
 	pg_atomic_uint32 outage_changes;	/* see outbox_shmem_outage_changes() */
+	pg_atomic_uint64 returns_since; /* see outbox_shmem_nothing_returned(); 0: not yet */
+	pg_atomic_uint64 returns[OUTBOX_RETURN_SLOTS];	/* the highest lease of each slot */
 	slock_t		sweep_lock;
 	OutboxSweepPlace sweep_place;	/* of claims; by sweep_lock */
 	pg_atomic_uint32 work_counts[OUTBOX_HINT_BITS]; /* see outbox_shmem_count_work() */
@@ -187,6 +191,14 @@ outbox_shmem_count_outage_change(OutboxDatabase *db)
 {
 	pg_atomic_fetch_add_u32(&db->outage_changes, 1);
 }
+
+/*
+ * Whoever lets an event of a lease fail or go back notes the lease before he commits.  Then nothing of a lease has gone back yet when it
+ * was claimed since notes are taken, by claim_xid, and neither it nor a later one of its slot is noted.  Notes are taken from the
+ * first question on, so never on a standby, whose leases are noted elsewhere.
+ */
+extern void outbox_shmem_note_returned(OutboxDatabase *db, int64 lease_id);
+extern bool outbox_shmem_nothing_returned(OutboxDatabase *db, int64 lease_id, uint64 claim_xid);
 
 /*
  * How far the sweep of the last claim came, whichever session's: the next one goes on there.  So a session that claims once

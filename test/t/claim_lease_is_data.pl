@@ -10,7 +10,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_engine('main', "outbox.workers = 0\noutbox.poll_interval = '100ms'\ndeadlock_timeout = '200ms'\n");
+my $node = new_engine('main', "outbox.workers = 0\noutbox.poll_interval = '100ms'\ndeadlock_timeout = '200ms'\nmax_prepared_transactions = 2\n");
 
 # a snapshot from before the claim
 sql($node, q{select outbox.subscribe('s', '{e.#}', ordering => 'none')});
@@ -95,6 +95,31 @@ ok(!$node->log_contains('deadlock detected'), 'nothing deadlocks');
 is_sql($node, q{select sum(n) = (select count(*) from outbox.receipt_log) - 16 from done}, 't', 'each completion was told once');
 is_sql($node, q{select count(*) from (select event_id from outbox.receipt_log group by 1 having count(*) > 1) d}, '0', 'and there is one of each');
 is_sql($node, q{select count(*) from outbox.receipt_log r join outbox.delivery_exception x using (subscription_id, event_id)}, '0', 'none is completed and to be tried again');
+
+# what has failed is not this lease's any more: at once, after a crash, and when that was prepared before a restart
+sql($node, q{select outbox.subscribe('f', '{f.#}', ordering => 'none'); select count(outbox.publish('f.x')) from generate_series(1, 8) n});
+sql($node, q{call outbox.drain('{f}')});
+$token = sql($node, q{select distinct lease_token from outbox.claim('f', 8, '10 min')});
+my @held = split /,/, sql($node, "select array_to_string(event_ids, ',') from outbox.lease where token = '$token'");
+my $settled = sub {
+	my ($call, $event) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nselect outbox.$call('$token', '$event')");
+	return $rc == 0 && $err eq '' ? $out : $err =~ /(\w{5})\s*$/ ? $1 : $err;
+};
+is($settled->('ack_one', $held[0]), 't', 'one is acknowledged');
+is($settled->('fail', $held[1]), 'RETRY', 'one fails');
+is($settled->('ack_one', $held[1]), 'OB001', '  and is not acknowledged');
+is($settled->('ack_one', $held[2]), 't', '  but the next one is');
+$node->stop('immediate');
+$node->start;
+is($settled->('ack_one', $held[3]), 't', 'after a crash another one is acknowledged');
+is($settled->('ack_one', $held[1]), 'OB001', '  and not the one that has failed');
+sql($node, "begin; select outbox.fail('$token', '$held[4]'); prepare transaction 'fails'");
+$node->restart;
+is($settled->('ack_one', $held[5]), 't', 'after a restart another one is acknowledged');
+sql($node, "commit prepared 'fails'");
+is($settled->('ack_one', $held[4]), 'OB001', '  and not the one whose failure was prepared before');
+is(sql($node, "select outbox.ack_all('$token')"), '2', 'the rest is completed');
 
 $node->stop;
 done_testing();
