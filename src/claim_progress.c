@@ -3,7 +3,8 @@
  *
  * Each call that settles something appends a row.  When it has written receipts, that is the batch which these have anyway; what
  * failed or went back, and what turned out to be completed already, stands in lease_progress.  So the acknowledgement of one event
- * is two rows, and to see that nothing of a lease has gone back is a probe of an index that is all but empty.
+ * is two rows; and that nothing of a lease has gone back is mostly known without a look (shmem.h), or a probe of an index that is
+ * all but empty.
  */
 #include "outbox.h"
 
@@ -111,31 +112,28 @@ lease_of_row(const Source *source, const OutboxScan *scan)
  * between two of them.  What is appended behind the reader's back he may miss, and a lease then seems to be held for a moment longer.
  */
 static void
-go_to_lease(OutboxClaimProgress *progress, int which, int64 lease_id)
+go_to_lease(const OutboxClaimProgress *progress, const Source *source, OutboxClaimProgressRows *rows, int64 lease_id)
 {
-	const Source *source = &sources[which];
-	OutboxScan *scan = &progress->sources[which].scan;
-	bool	   *at_row = &progress->sources[which].at_row;
 	int			steps = 0;
 
-	while (progress->walking && progress->sources[which].begun && lease_id >= progress->sources[which].from)
+	while (progress->walking && rows->begun && lease_id >= rows->from)
 	{
-		if (!*at_row || lease_of_row(source, scan) >= lease_id)
+		if (!rows->at_row || lease_of_row(source, &rows->scan) >= lease_id)
 			return;
 		if (steps++ == STEPS_TO_LEASE)
 			break;
-		progress->sources[which].from = lease_of_row(source, scan) + 1;
-		*at_row = outbox_store_next(scan, true);
+		rows->from = lease_of_row(source, &rows->scan) + 1;
+		rows->at_row = outbox_store_next(&rows->scan, true);
 	}
-	if (!progress->sources[which].begun)
-		outbox_store_begin_scan(scan, outbox_extension_relid(source->table), outbox_extension_relid(source->index),
+	if (!rows->begun)
+		outbox_store_begin_scan(&rows->scan, outbox_extension_relid(source->table), outbox_extension_relid(source->index),
 								progress->snapshot, 1);
-	progress->sources[which].begun = true;
-	outbox_store_set_key(scan, 0, progress->walking ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+	rows->begun = true;
+	outbox_store_set_key(&rows->scan, 0, progress->walking ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
 						 Int64GetDatum(lease_id));
-	outbox_store_rescan(scan);
-	*at_row = outbox_store_next(scan, true);
-	progress->sources[which].from = lease_id;
+	outbox_store_rescan(&rows->scan);
+	rows->at_row = outbox_store_next(&rows->scan, true);
+	rows->from = lease_id;
 }
 
 int
@@ -145,17 +143,16 @@ outbox_claim_progress_read(OutboxClaimProgress *progress, int64 lease_id, Outbox
 
 	for (int i = 0; i < count; i++)
 		states[i] = CLAIM_HELD;
-	for (int which = 0; which < OUTBOX_CLAIM_PROGRESS_SOURCES; which++)
+	for (int i = 0; i < OUTBOX_CLAIM_PROGRESS_SOURCES; i++)
 	{
-		OutboxScan *scan = &progress->sources[which].scan;
-		bool	   *at_row = &progress->sources[which].at_row;
+		OutboxClaimProgressRows *rows = &progress->rows[i];
 
-		go_to_lease(progress, which, lease_id);
-		while (*at_row && lease_of_row(&sources[which], scan) == lease_id)
+		go_to_lease(progress, &sources[i], rows, lease_id);
+		while (rows->at_row && lease_of_row(&sources[i], &rows->scan) == lease_id)
 		{
-			held -= apply_row(&sources[which], scan->slot, states, count);
-			progress->sources[which].from = lease_id + 1;
-			*at_row = outbox_store_next(scan, true);
+			held -= apply_row(&sources[i], rows->scan.slot, states, count);
+			rows->from = lease_id + 1;
+			rows->at_row = outbox_store_next(&rows->scan, true);
 		}
 	}
 	return held;
@@ -164,10 +161,10 @@ outbox_claim_progress_read(OutboxClaimProgress *progress, int64 lease_id, Outbox
 void
 outbox_claim_progress_end(OutboxClaimProgress *progress)
 {
-	for (int which = 0; which < OUTBOX_CLAIM_PROGRESS_SOURCES; which++)
+	for (int i = 0; i < OUTBOX_CLAIM_PROGRESS_SOURCES; i++)
 	{
-		if (progress->sources[which].begun)
-			outbox_store_end_scan(&progress->sources[which].scan);
+		if (progress->rows[i].begun)
+			outbox_store_end_scan(&progress->rows[i].scan);
 	}
 }
 

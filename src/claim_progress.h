@@ -17,18 +17,21 @@ typedef enum OutboxClaimState
 
 #define OUTBOX_CLAIM_PROGRESS_SOURCES	2
 
+/* one of the tables it stands in, being read */
+typedef struct OutboxClaimProgressRows
+{
+	OutboxScan	scan;
+	bool		begun;
+	bool		at_row;			/* one is in the slot: the first behind those that were read */
+	int64		from;			/* of leases from this one on, the first that has a row not read */
+} OutboxClaimProgressRows;
+
 /* Reads it.  All zeros but for snapshot and walking before the first lease; nothing is opened until then. */
 typedef struct OutboxClaimProgress
 {
 	Snapshot	snapshot;
 	bool		walking;		/* leases are asked for in about the order of their numbers */
-	struct
-	{
-		OutboxScan	scan;
-		bool		begun;
-		bool		at_row;		/* one is in the slot: the first behind those that were read */
-		int64		from;		/* of leases from this one on, the first that has a row not read */
-	}			sources[OUTBOX_CLAIM_PROGRESS_SOURCES];
+	OutboxClaimProgressRows rows[OUTBOX_CLAIM_PROGRESS_SOURCES];
 } OutboxClaimProgress;
 
 /* How each event of a lease stands, into states[count]; returns how many are held. */
