@@ -67,6 +67,9 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 ifeq ($(PGXS),)
 $(error $(PG_CONFIG) does not run: install postgresql-server-dev-15, or name one with PG_CONFIG=)
 endif
+ifeq ($(wildcard $(shell $(PG_CONFIG) --includedir-server)/postgres.h),)
+$(error $(PG_CONFIG) has no headers of the server: install postgresql-server-dev-15, or the one of its version)
+endif
 include $(PGXS)
 
 outbox--$(EXTVERSION).sql: $(CHAPTERS) outbox.control
