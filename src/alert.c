@@ -120,9 +120,10 @@ static void
 log_review(const OutboxSubscription *s, const pg_uuid_t *event_id, int attempts, const char *code)
 {
 	const char *text = may_write_line() ? describe_review(s, event_id, attempts, code) : "";
-	Line	   *line = outbox_on_commit_put(offsetof(Line, text) + strlen(text) + 1, write_line);
+	Size		size = strlen(text) + 1;
+	Line	   *line = outbox_on_commit_put(offsetof(Line, text) + size, write_line);
 
-	strcpy(line->text, text);
+	memcpy(line->text, text, size);
 }
 
 /* ---------------------------------------------------------------- events */

@@ -132,13 +132,12 @@ run_started(OutboxRound *round, OutboxDelivery *d)
 	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)));
-	if (batch.barred)
-		outbox_attempt_put_back(round, d);
-	else if (batch.failed && batch.interruption == INTERRUPTED_SHUTDOWN &&
-			 round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
+	if (batch.failed && !batch.barred && batch.interruption == INTERRUPTED_SHUTDOWN &&
+		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
 		outbox_attempt_record_ended(round, &batch, d);
-	else if (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
-							  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)))
+	else if (batch.barred ||
+			 (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||
+							   (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0))))
 		outbox_attempt_put_back(round, d);
 }
 
@@ -491,7 +490,7 @@ give_back_unused(OutboxRound *round)
 	if (round->ticks < next)
 		return;
 	outbox_round_begin_transaction();
-	(void) outbox_lease_give_back(round->ticks - KEEP_LEASES_US);
+	outbox_lease_give_back_unused(round->ticks - KEEP_LEASES_US);
 	outbox_round_commit_transaction();
 	next = round->ticks + KEEP_LEASES_US;
 }
@@ -540,14 +539,17 @@ outbox_dispatch_round(OutboxProcess *self)
 	return round.did_something ? 0 : outbox_round_sleep_time(&round);
 }
 
-void
+bool
 outbox_dispatch_give_back(OutboxProcess *self)
 {
+	bool		done;
+
 	if (outbox_round_context == NULL)
-		return;
+		return true;
 	MemoryContextSwitchTo(outbox_round_context);
 	outbox_round_begin_transaction();
-	(void) outbox_lease_give_back(PG_INT64_MAX);
+	done = outbox_lease_give_back_all(self);
 	outbox_round_commit_transaction();
 	outbox_lease_forget();
+	return done;
 }

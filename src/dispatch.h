@@ -13,7 +13,10 @@
  */
 extern long outbox_dispatch_round(OutboxProcess *self);
 
-/* give all leases back cleanly (own transaction); called before a worker ends or after an error outside of handlers */
-extern void outbox_dispatch_give_back(OutboxProcess *self);
+/*
+ * Give all leases back cleanly (own transaction): before a worker ends, or after an error outside of handlers.  False: some
+ * could not be, as somebody looked at them just now.
+ */
+extern bool outbox_dispatch_give_back(OutboxProcess *self);
 
 #endif							/* OUTBOX_DISPATCH_H */

@@ -112,6 +112,12 @@ static OutboxStatement select_by_token = {
 	1, {UUIDOID}
 };
 
+/* reads all lanes: for whoever leaves */
+static OutboxStatement select_of_process = {
+	"select token from outbox.lane where holder = $1",
+	1, {INT8OID}
+};
+
 /* ---------------------------------------------------------------- known lanes */
 
 OutboxLane *
@@ -404,25 +410,43 @@ give_back(OutboxLane *lane)
 		outbox_store_run(&select_by_token, &token, NULL, 1) > 0;
 }
 
-int
-outbox_lease_give_back(int64 unused_since)
+void
+outbox_lease_give_back_unused(int64 unused_since)
 {
 	HASH_SEQ_STATUS all;
 	OutboxLane *lane;
-	int			remain = 0;
 
 	if (known_lanes == NULL)
-		return 0;
+		return;
 	hash_seq_init(&all, known_lanes);
 	while ((lane = hash_seq_search(&all)) != NULL)
 	{
-		if (!lane->held)
-			continue;
-		if (lane->last_used <= unused_since)
+		if (lane->held && lane->last_used <= unused_since)
 			give_back(lane);
-		remain += lane->held;
 	}
-	return remain;
+}
+
+/* What is held is asked of the table: a lease that was locked for a moment when we wanted it is ours, and not known as held. */
+bool
+outbox_lease_give_back_all(OutboxProcess *self)
+{
+	Datum		holder = Int64GetDatum(self->process_id);
+	int			n = (int) outbox_store_run(&select_of_process, &holder, NULL, 0);
+	pg_uuid_t  *tokens = palloc(sizeof(pg_uuid_t) * Max(1, n));
+
+	for (int i = 0; i < n; i++)
+	{
+		bool		isnull;
+
+		tokens[i] = *DatumGetUUIDP(outbox_store_value(i, 1, &isnull));
+	}
+	for (int i = 0; i < n; i++)
+	{
+		Datum		token = UUIDPGetDatum(&tokens[i]);
+
+		outbox_store_run(&give_back_lane, &token, NULL, 0);
+	}
+	return outbox_store_run(&select_of_process, &holder, NULL, 1) == 0;
 }
 
 bool

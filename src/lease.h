@@ -77,8 +77,11 @@ extern void outbox_lease_move_cursors(int nlanes, OutboxLane **lanes, const int6
 /* whoever leases the lane next works what a batch may have reached one by one; in the transaction at hand */
 extern void outbox_lease_mark_careful(const OutboxSubscription *subscription, OutboxLane *lane);
 
-/* give back the leases not used since then, in the transaction at hand; returns how many remain */
-extern int	outbox_lease_give_back(int64 unused_since);
+/* give back the leases not used since then, in the transaction at hand */
+extern void outbox_lease_give_back_unused(int64 unused_since);
+
+/* give back all that the process holds, in the transaction at hand; false: somebody had the row of one locked just now */
+extern bool outbox_lease_give_back_all(OutboxProcess *self);
 
 /* give back those of generations before that have no work; in a transaction.  Is there any to give back? */
 extern bool outbox_lease_has_outdated(void);

@@ -15,6 +15,9 @@
 #include "shmem.h"
 #include "worker.h"
 
+#define LEAVE_MS			2000	/* less than the grace of SIGTERM */
+#define LEAVE_AGAIN_MS		10
+
 static long dispatch(OutboxProcess *self);
 static void give_back(OutboxProcess *self);
 static long give_back_task(OutboxProcess *self);
@@ -44,12 +47,19 @@ outbox_worker_main(Datum argument)
 	leave(self, END_ASKED);
 }
 
-/* The cancel that ended a handler must not end this. */
+/*
+ * The cancel that ended a handler must not end this.  Another worker may have a lane of ours locked for a moment, to see
+ * whether it may take it: a lease that stayed ours would look as if we had died, and use an attempt.
+ */
 static void
 leave(OutboxProcess *self, OutboxProcessEnd end)
 {
+	uint64		until = outbox_process_clock() + LEAVE_MS;
+	long		rest;
+
 	QueryCancelPending = false;
-	(void) outbox_process_attempt(&leaving, self);
+	while ((rest = outbox_process_attempt(&leaving, self)) > 0 && outbox_process_clock() < until)
+		outbox_process_wait(self, Min(rest, LEAVE_MS));
 	outbox_process_end(self, end);
 }
 
@@ -59,15 +69,15 @@ dispatch(OutboxProcess *self)
 	return outbox_dispatch_round(self);
 }
 
+/* What cannot be given back remains ours, and is taken anew. */
 static void
 give_back(OutboxProcess *self)
 {
-	outbox_dispatch_give_back(self);
+	(void) outbox_dispatch_give_back(self);
 }
 
 static long
 give_back_task(OutboxProcess *self)
 {
-	outbox_dispatch_give_back(self);
-	return 0;
+	return outbox_dispatch_give_back(self) ? 0 : LEAVE_AGAIN_MS;
 }

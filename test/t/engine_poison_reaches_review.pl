@@ -55,6 +55,10 @@ for my $case (['single', 'a.b'], ['batch', 'b.c'])
 
 # --- ends that are no event's fault
 
+# one worker: a second one, not yet asked, takes the event up and is asked too, and the third time in a row uses an attempt
+$node->append_conf('postgresql.conf', 'outbox.workers = 1');
+$node->reload;
+comes_true($node, 20, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker'}, 'one worker is left');
 sql($node, q{select outbox.publish('a.b', '{"wait": 1}', event_key => 'w')});
 my %ways = (
 	'terminated' => sub { sql($node, q{select pg_terminate_backend(pid, 10000) from pg_stat_activity where backend_type = 'outbox worker'}) },

@@ -1,5 +1,5 @@
 # SIGTERM uses no attempt, but a handler that sends it to its own worker is in review after
-# max_attempts all the same, and its neighbours complete.
+# max_attempts all the same, and its neighbours complete. Leases are given back also when somebody has them locked for a moment.
 use strict;
 use warnings;
 use FindBin;
@@ -14,17 +14,34 @@ sql($node, q{select outbox.publish('t.good', event_key => 'a'), outbox.publish('
 comes_true($node, 60, q{select count(*) = 2 from effect}, 'the good ones complete');
 comes_true($node, 60, q{select count(*) = 1 from outbox.review_required where attempts = 2 and error_code = 'worker_died'}, 'the bad one is in review');
 
+my $at_work = q{select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'};
+
 # a single SIGTERM in mid-handler costs nothing
 make_effects($node, 'patient', q{perform pg_advisory_xact_lock(1);});
 my $holder = $node->background_psql('postgres');
 $holder->query_safe('select pg_advisory_lock(1)');
 sql($node, q{select outbox.subscribe('p', '{p}', 'public.patient_handler', max_attempts => 1); select outbox.publish('p')});
-comes_true($node, 20, q{select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'}, 'a handler is at work');
+comes_true($node, 20, $at_work, 'a handler is at work');
 sql($node, q{select pg_terminate_backend(pid) from outbox.worker_status where process = 'worker'});
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 comes_true($node, 20, q{select count(*) = 1 from patient}, 'the event completes');
 is_sql($node, q{select count(*) from outbox.attempt where subscription = 'p'}, '0', 'no attempt was used');
+
+# whoever looks at a lane locks its row for a moment, another worker for one; the lease is given back all the same
+$holder = $node->background_psql('postgres');
+$holder->query_safe('select pg_advisory_lock(1)');
+sql($node, q{select outbox.publish('p')});
+comes_true($node, 20, $at_work, 'a handler is at work again');
+$node->append_conf('postgresql.conf', 'outbox.dispatch = off');
+sql($node, q{do $$ begin
+		perform from outbox.lane where holder is not null for no key update;
+		perform pg_reload_conf(), pg_sleep(0.3);
+	end $$});
+comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type = 'outbox worker'}, 'the worker ends');
+is_sql($node, q{select count(*) from outbox.lane where holder is not null}, '0', 'it has given back what it had leased');
+$holder->query_safe('select pg_advisory_unlock(1)');
+$holder->quit;
 
 $node->stop;
 done_testing();
