@@ -550,6 +550,6 @@ outbox_dispatch_give_back(OutboxProcess *self)
 	outbox_round_begin_transaction();
 	done = outbox_lease_give_back_all(self);
 	outbox_round_commit_transaction();
-	outbox_lease_forget();
+	outbox_lease_forget(done);
 	return done;
 }

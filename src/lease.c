@@ -29,6 +29,7 @@
 #include "store.h"
 
 static HTAB *known_lanes = NULL;
+static bool holds_any = false;	/* maybe */
 static bool holds_outdated = false; /* maybe */
 
 /*
@@ -150,11 +151,12 @@ outbox_lease_has_news(OutboxDatabase *db, OutboxLane *lane)
 }
 
 void
-outbox_lease_forget(void)
+outbox_lease_forget(bool all_given_back)
 {
 	if (known_lanes != NULL)
 		hash_destroy(known_lanes);
 	known_lanes = NULL;
+	holds_any = !all_given_back;
 }
 
 /* ---------------------------------------------------------------- looking */
@@ -324,7 +326,7 @@ outbox_lease_acquire(const OutboxSubscription *subscription, OutboxLane *lane, O
 	if (outbox_store_run(&take_lane, args, nulls, 1) != 1)
 		return false;
 	lane->token = *DatumGetUUIDP(outbox_store_value(0, 1, &isnull));
-	lane->held = true;
+	lane->held = holds_any = true;
 	holds_outdated |= lane->outdated;
 	lane->unclean = unclean;
 	if (unclean)
@@ -431,9 +433,13 @@ bool
 outbox_lease_give_back_all(OutboxProcess *self)
 {
 	Datum		holder = Int64GetDatum(self->process_id);
-	int			n = (int) outbox_store_run(&select_of_process, &holder, NULL, 0);
-	pg_uuid_t  *tokens = palloc(sizeof(pg_uuid_t) * Max(1, n));
+	pg_uuid_t  *tokens;
+	int			n;
 
+	if (!holds_any)
+		return true;
+	n = (int) outbox_store_run(&select_of_process, &holder, NULL, 0);
+	tokens = palloc(sizeof(pg_uuid_t) * Max(1, n));
 	for (int i = 0; i < n; i++)
 	{
 		bool		isnull;

@@ -87,7 +87,7 @@ extern bool outbox_lease_give_back_all(OutboxProcess *self);
 extern bool outbox_lease_has_outdated(void);
 extern void outbox_lease_give_back_outdated(TimestampTz now);
 
-/* forget them all without a word: their rows are found by whoever comes next */
-extern void outbox_lease_forget(void);
+/* forget them all; after the commit of outbox_lease_give_back_all(), with what it has returned */
+extern void outbox_lease_forget(bool all_given_back);
 
 #endif							/* OUTBOX_LEASE_H */
