@@ -75,22 +75,19 @@ outbox_attempt_put_back(OutboxRound *round, OutboxDelivery *d)
 /*
  * An administrator's SIGTERM uses no attempt.  But when it ends the handler of one event
  * again and again, the handler may be what sends it: then the lanes are worked carefully, and
- * the event pays (see run_started in dispatch.c).
+ * the event pays (see run_started in dispatch.c).  Each event is counted by itself: two that are due take turns.
  */
 static void
 note_interrupted(OutboxRound *round, OutboxBatch *batch)
 {
-	OutboxDatabase *db = round->db;
-	pg_uuid_t  *event;
-
 	if (batch->count == 0 || batch->stage != STAGE_HANDLER)
 		return;
-	event = &batch->deliveries[Max(batch->failed_index, 0)].event_id;
-	if (memcmp(&db->interrupted_event, event, sizeof(pg_uuid_t)) != 0)
-		db->interrupted_times = 0;
-	db->interrupted_event = *event;
-	db->interrupted_times++;
-	if (db->interrupted_times < 2 || batch->source == BATCH_STARTED)
+	batch->interrupted_times =
+		outbox_shmem_count_interruption(round->db, round->subscription->id,
+										&batch->deliveries[Max(batch->failed_index, 0)].event_id);
+	/* whoever comes in our place begins with the next one, or one that ends all workers would be all they serve */
+	pg_atomic_write_u32(&round->db->next_subscription, (uint32) round->subscription->id + 1);
+	if (batch->interrupted_times < 2 || batch->source == BATCH_STARTED)
 		return;
 	outbox_round_begin_transaction();
 	for (int i = 0; i < batch->nlanes; i++)

@@ -908,6 +908,7 @@ outbox_batch_run(OutboxBatch *batch)
 	batch->failed = batch->barred = false;
 	batch->stage = STAGE_ASSEMBLY;
 	batch->interruption = INTERRUPTED_NOT;
+	batch->interrupted_times = 0;
 
 	PG_TRY();
 	{

@@ -55,6 +55,7 @@ typedef struct OutboxBatch
 	int			failed_count;	/* in the call that failed, from there on */
 	OutboxFailure failure;
 	OutboxInterruption interruption;
+	uint32		interrupted_times;	/* how often SIGTERM has ended the handler of this event */
 } OutboxBatch;
 
 /*

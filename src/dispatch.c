@@ -31,7 +31,7 @@
 #define SMALL_BATCH			100 /* who asks for batches up to this gets no larger transactions than that */
 #define BATCHES_AT_ONCE		4	/* others share a commit, while outbox.batch_time lasts */
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
-#define INTERRUPTED_FOR_FREE 3	/* the same event's handler ended by SIGTERM so often in a row uses an attempt */
+#define INTERRUPTED_FOR_FREE 3	/* the same event's handler ended by SIGTERM so often uses an attempt */
 
 /* ---------------------------------------------------------------- leasing lanes */
 
@@ -133,7 +133,7 @@ run_started(OutboxRound *round, OutboxDelivery *d)
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)));
 	if (batch.failed && !batch.barred && batch.interruption == INTERRUPTED_SHUTDOWN &&
-		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
+		batch.interrupted_times >= INTERRUPTED_FOR_FREE)
 		outbox_attempt_record_ended(round, &batch, d);
 	else if (batch.barred ||
 			 (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||

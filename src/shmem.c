@@ -8,6 +8,7 @@
  */
 #include "outbox.h"
 
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
@@ -207,6 +208,7 @@ outbox_shmem_ensure_database(Oid oid)
 		pg_atomic_write_u64(&db->swept, (uint64) DT_NOBEGIN);
 		outbox_shmem_count_outage_change(db);
 		pg_atomic_write_u64(&db->returns_since, 0);
+		memset(db->interrupted, 0, sizeof(db->interrupted));
 		memset(&db->sweep_place, 0, sizeof(db->sweep_place));
 		pg_write_barrier();
 		db->oid = oid;
@@ -265,6 +267,43 @@ outbox_shmem_nothing_returned(OutboxDatabase *db, int64 lease_id, uint64 claim_x
 	}
 	pg_memory_barrier();
 	return claim_xid >= since && pg_atomic_read_u64(&db->returns[lease_id % OUTBOX_RETURN_SLOTS]) < (uint64) lease_id;
+}
+
+/* ---------------------------------------------------------------- what was interrupted */
+
+/* The slot of this event, or else one that is free, or else any.  Under the lock. */
+static OutboxInterrupted *
+find_interrupted(OutboxDatabase *db, int32 subscription_id, const pg_uuid_t *event_id)
+{
+	OutboxInterrupted *place = NULL;
+
+	for (int i = 0; i < OUTBOX_INTERRUPTED_SLOTS; i++)
+	{
+		OutboxInterrupted *slot = &db->interrupted[i];
+
+		if (slot->times > 0 && slot->subscription_id == subscription_id &&
+			memcmp(&slot->event_id, event_id, sizeof(pg_uuid_t)) == 0)
+			return slot;
+		if (place == NULL && slot->times == 0)
+			place = slot;
+	}
+	if (place == NULL)
+		place = &db->interrupted[pg_prng_uint64_range(&pg_global_prng_state, 0, OUTBOX_INTERRUPTED_SLOTS - 1)];
+	place->subscription_id = subscription_id;
+	place->event_id = *event_id;
+	place->times = 0;
+	return place;
+}
+
+uint32
+outbox_shmem_count_interruption(OutboxDatabase *db, int32 subscription_id, const pg_uuid_t *event_id)
+{
+	uint32		times;
+
+	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
+	times = ++find_interrupted(db, subscription_id, event_id)->times;
+	LWLockRelease(outbox_shared->lock);
+	return times;
 }
 
 /* ---------------------------------------------------------------- event ids */

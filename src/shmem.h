@@ -33,6 +33,16 @@ typedef struct OutboxSweepPlace
 
 #define OUTBOX_RETURN_SLOTS		64
 
+/* an event whose handler SIGTERM has ended, and how often */
+typedef struct OutboxInterrupted
+{
+	int32		subscription_id;
+	uint32		times;			/* 0: free */
+	pg_uuid_t	event_id;
+} OutboxInterrupted;
+
+#define OUTBOX_INTERRUPTED_SLOTS	32
+
 typedef struct OutboxDatabase
 {
 	Oid			oid;			/* InvalidOid: free */
@@ -41,8 +51,7 @@ typedef struct OutboxDatabase
 	int			bars;			/* statements under way that keep our processes out */
 	pg_atomic_uint32 router_slot;	/* index of the router's slot + 1, or 0 */
 	pg_atomic_uint64 segment_wanted;	/* OutboxIdTime that a publisher has no segment for, or 0 */
-	pg_uuid_t	interrupted_event;	/* whose handler SIGTERM has ended last, and how often in a row */
-	uint32		interrupted_times;
+	OutboxInterrupted interrupted[OUTBOX_INTERRUPTED_SLOTS];	/* under lock */
 	pg_atomic_uint32 next_subscription; /* where a fresh worker begins */
 	pg_atomic_uint64 swept;		/* TimestampTz: leases of external workers that expire before it have ended */
 	pg_atomic_uint32 late_leases;	/* counts those that had expired when they were committed */
@@ -199,6 +208,12 @@ outbox_shmem_count_outage_change(OutboxDatabase *db)
  */
 extern void outbox_shmem_note_returned(OutboxDatabase *db, int64 lease_id);
 extern bool outbox_shmem_nothing_returned(OutboxDatabase *db, int64 lease_id, uint64 claim_xid);
+
+/*
+ * SIGTERM has ended the handler of this event: how often by now.  With more such events than are remembered some are forgotten,
+ * at random, so that none is forgotten each time.
+ */
+extern uint32 outbox_shmem_count_interruption(OutboxDatabase *db, int32 subscription_id, const pg_uuid_t *event_id);
 
 /*
  * How far the sweep of the last claim came, whichever session's: the next one goes on there.  So a session that claims once

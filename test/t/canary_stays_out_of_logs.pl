@@ -114,7 +114,7 @@ for my $what (sort grep { !/^(kill|exit)$/ } keys %run)
 {
 	silent_sql(publish($what, $_, $run{$what})) for 1 .. ($what eq 'swallow' ? 1 : 2);
 }
-comes_true($node, 60, q{select count(*) = 11 from outbox.review_required}, 'those that fail come to review');
+comes_true($node, 120, q{select count(*) = 11 from outbox.review_required}, 'those that fail come to review');
 comes_true($node, 20, q{select count(*) = 2 from outbox.delivery where status = 'COMPLETED'}, 'and those that do not, complete');
 
 # what ends the process, or the server

@@ -252,7 +252,7 @@ $node->append_conf('postgresql.conf', 'outbox.workers = 0');
 sql($node, q{do $$ begin for i in 1 .. 41 loop perform outbox.claim('none', 1, '1 day'); commit; end loop; end $$});
 $node->append_conf('postgresql.conf', 'outbox.dispatch = off');
 $node->reload;
-is_unserved($node, 'postgres', 20, 'nobody takes leases back');
+is_unserved($node, 'postgres', 30, 'nobody takes leases back');
 sql($node, q{with mine as (select lease_id, row_number() over (order by lease_id) as n from outbox.lease, floor where lease_id > floor.floor)
 	update outbox.lease l set expires_at = clock_timestamp() - case when n = 1 then interval '9 min' else '0' end from mine where mine.lease_id = l.lease_id});
 my $before = sql($node, 'select coalesce(max(attempt_id), 0) from outbox.attempt_log');

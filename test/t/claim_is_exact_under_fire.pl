@@ -159,7 +159,7 @@ ok($kills > 10 && $crashes == 1, "$kills clients were killed, and the server onc
 
 my $published = sql($node, q{select count(*) from outbox.event where event_type = 'e.x'});
 ok($published > $events / 4, "$published events were published");
-comes_true($node, 40, q{select count(*) = 2 * (select count(*) from outbox.event where event_type = 'e.x') from outbox.receipt_log}, 'everything is settled in the end');
+comes_true($node, 120, q{select count(*) = 2 * (select count(*) from outbox.event where event_type = 'e.x') from outbox.receipt_log}, 'everything is settled in the end');
 kill_client($_) for keys %clients;
 
 is_sql($node, q{select count(*) from (select subscription_id, event_id from outbox.receipt_log group by 1, 2 having count(*) > 1) d}, '0', 'each delivery has one receipt');

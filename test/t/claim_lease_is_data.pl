@@ -61,11 +61,11 @@ $token = sql($node, q{select distinct lease_token from outbox.claim('r', 3, '10 
 my $session = $node->background_psql('postgres');
 $session->query_safe("begin; select outbox.ack_all('$token')");
 set_offset($node, 900);
-ok(defined within(10, sub { return $session->query_safe('show outbox.test_clock_offset') eq '15min' }), 'the lease has expired');
+ok(defined within(30, sub { return $session->query_safe('show outbox.test_clock_offset') eq '15min' }), 'the lease has expired');
 $session->query_safe(q{select count(*) from outbox.claim('r', 1)});
 $session->query_safe('rollback');
 $session->quit;
-comes_true($node, 10, "select not exists (select from outbox.lease where token = '$token')", 'it is taken back');
+comes_true($node, 30, "select not exists (select from outbox.lease where token = '$token')", 'it is taken back');
 
 # a storm
 $token = sql($node, q{select distinct lease_token from outbox.claim('s', 500, '10 min')});

@@ -19,7 +19,7 @@ sql($node, 'call outbox.drain()');
 # from here on there is no router that would do it
 $node->append_conf('postgresql.conf', 'outbox.dispatch = off');
 $node->reload;
-is_unserved($node, 'postgres', 10, 'nobody else is there');
+is_unserved($node, 'postgres', 30, 'nobody else is there');
 
 # the token of one more lease, which expires at once when there is a duration
 sub claim
@@ -32,7 +32,7 @@ sub claim
 sub comes_back
 {
 	my ($name, $what) = @_;
-	comes_true($node, 5, "select coalesce(bool_or(event_key = 'k1' and attempt > 1), false) from outbox.claim('$name', 1, '1 ms')", $what);
+	comes_true($node, 30, "select coalesce(bool_or(event_key = 'k1' and attempt > 1), false) from outbox.claim('$name', 1, '1 ms')", $what);
 }
 
 # taken back, seen as taken back by the same transaction, and rolled back
@@ -51,15 +51,15 @@ my %s = map { $_ => $node->background_psql('postgres', on_error_stop => 0) } qw(
 sql($node, q{select outbox.claim('idle')}) for 1 .. 2;
 $s{late}->query_safe(q{begin; select lease_token from outbox.claim('late', 1, '1 ms')});
 sql($node, q{do $$ declare t uuid; begin select lease_token into t from outbox.claim('other', 1, '500 ms'); commit; perform outbox.ack_all(t); end $$});
-comes_true($node, 5, q{select max(expires_at) < clock_timestamp() from outbox.lease}, 'all have expired');
+comes_true($node, 30, q{select max(expires_at) < clock_timestamp() from outbox.lease}, 'all have expired');
 $s{door}->query_safe('begin; lock table outbox.lease_progress in access exclusive mode');
 $s{sweep}->{stdin} .= "select outbox.claim('idle');\n\\echo done\n";
 my $ended = sub { $s{sweep}->{run}->pump_nb; return $s{sweep}->{stdout} =~ /done\n/ };
-ok(defined within(5, sub { $ended->(); return sql($node, q{select count(*) from pg_locks where relation = 'outbox.lease_progress'::regclass and not granted}) eq '1' }),
+ok(defined within(30, sub { $ended->(); return sql($node, q{select count(*) from pg_locks where relation = 'outbox.lease_progress'::regclass and not granted}) eq '1' }),
 	'a sweep has passed it');
 $s{late}->query_safe('commit');
 $s{door}->query_safe('commit');
-ok(defined within(5, $ended), '  and ends');
+ok(defined within(30, $ended), '  and ends');
 comes_back('late', 'a lease that was committed meanwhile');
 $_->quit for values %s;
 
@@ -84,13 +84,13 @@ $holder->quit;
 comes_back('slow', 'it can be had again');
 
 # many that cannot be taken back, more than a claim looks at; each claim is on a connection of its own
-is(sql($node, q{do $$ begin for i in 1 .. 40 loop perform from outbox.claim('many', 1, '4 s'); commit; end loop; end $$;
+is(sql($node, q{do $$ begin for i in 1 .. 40 loop perform from outbox.claim('many', 1, '10 s'); commit; end loop; end $$;
 	with broken as (update outbox.lease set lanes = '{}' where expires_at > clock_timestamp() returning expires_at) select count(*) = 40 and min(expires_at) > clock_timestamp() from broken}), 't', 'forty broken leases');
-comes_true($node, 10, q{select max(expires_at) < clock_timestamp() from outbox.lease}, '  have expired');
+comes_true($node, 30, q{select max(expires_at) < clock_timestamp() from outbox.lease}, '  have expired');
 claim('again', '1 ms');
 comes_back('again', '  and keep none behind them waiting');
 sql($node, q{update outbox.lease set lanes = '{0}' where cardinality(lanes) = 0});
-comes_true($node, 10, q{select count(*) >= 0 and not exists (select from outbox.lease_events() h join outbox.subscription using (subscription_id) where subscription = 'many') from outbox.claim('idle')},
+comes_true($node, 30, q{select count(*) >= 0 and not exists (select from outbox.lease_events() h join outbox.subscription using (subscription_id) where subscription = 'many') from outbox.claim('idle')},
 	'  and are taken back when they are whole');
 
 # one that cannot be taken back at all; the router goes past it
@@ -99,7 +99,7 @@ $node->reload;
 my $from = -s $node->logfile;
 # not before now: a sweep may have gone past that
 sql($node, q{update outbox.lease set lanes = '{}', expires_at = clock_timestamp() + interval '1 s' where token = '} . claim('broken', '1 hour') . q{'});
-comes_true($node, 10, q{select max(expires_at) < clock_timestamp() from outbox.lease where cardinality(lanes) = 0}, 'a lease that has expired is broken');
+comes_true($node, 30, q{select max(expires_at) < clock_timestamp() from outbox.lease where cardinality(lanes) = 0}, 'a lease that has expired is broken');
 sql($node, q{do $$ begin for i in 1 .. 500 loop perform from outbox.claim('other', 1, '1 ms'); commit; end loop; end $$});
 is(sql($node, q{select count(*) from outbox.claim('broken', 1)}), '0', '  and nothing of it comes');
 claim('again', '1 ms');

@@ -69,7 +69,7 @@ for ([ $node, 'same server' ], [ $other, 'another server' ])
 			token uuid;
 			idle integer := 0;
 		begin
-			while idle < 20 loop
+			while idle < 100 loop
 				with c as materialized (select * from outbox.claim('queue', 100)),
 				kept as (insert into work (event_id, event_key, event_type, attempt, alone) select event_id, event_key, event_type, attempt, count(*) over () = 1 from c returning 1)
 				select max(lease_token::text)::uuid into token from c;
@@ -98,10 +98,10 @@ for ([ $node, 'same server' ], [ $other, 'another server' ])
 set_offset($other, 86400);
 ask($other, 'postgres', 'create database late');
 $other->command_ok([ 'pg_restore', '--section=pre-data', '-d', $other->connstr('late'), $dump ], 'late: the extension is there');
-comes_true($other, 20, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox router' and datname = 'late'}, 'late: it has a router');
+comes_true($other, 60, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox router' and datname = 'late'}, 'late: it has a router');
 my $commits = q{select xact_commit from pg_stat_database where datname = 'late'};
 my $before = ask($other, 'postgres', $commits);
-comes_true($other, 20, "select ($commits) > $before + 20", 'late: which looks for work');
+comes_true($other, 60, "select ($commits) > $before + 20", 'late: which looks for work');
 $other->command_ok([ 'pg_restore', '--section=data', '--section=post-data', '-d', $other->connstr('late'), $dump ], 'late: the rows are there');
 is(ask($other, 'late', q{select string_agg(event_id::text, ' ' order by event_id) from outbox.lease_events()}), $held, 'late: the lease is there');
 ask($other, 'late', 'select outbox.activate()');

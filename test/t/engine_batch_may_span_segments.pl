@@ -15,7 +15,7 @@ sub set_dispatch
 	my ($on) = @_;
 	$node->append_conf('postgresql.conf', "outbox.dispatch = $on\n");
 	$node->reload;
-	return $on eq 'on' ? is_served($node, 'postgres', 1, 10, 'dispatch is on') : is_unserved($node, 'postgres', 10, 'dispatch is off');
+	return $on eq 'on' ? is_served($node, 'postgres', 1, 30, 'dispatch is on') : is_unserved($node, 'postgres', 30, 'dispatch is off');
 }
 
 make_effects($node, 'effect', q{if (e.payload ->> 'n')::int % 10 = 3 then perform pg_sleep(0.011); end if;});
@@ -47,7 +47,7 @@ is_sql($node, q{select count(*) from outbox.delivery where status <> 'COMPLETED'
 set_dispatch('off');
 sql($node, q{select count(outbox.publish('a', jsonb_build_object('n', n), event_key => n::text)) from generate_series(1, 50) n});
 set_dispatch('on');
-drain($node, 20, 'delivered');
+drain($node, 60, 'delivered');
 set_dispatch('off');
 sql($node, q{
 	delete from outbox.receipt_log r using outbox.event_log e where e.event_id = r.event_id and e.event_id in (select event_id from outbox.event order by event_id desc limit 20);
@@ -66,7 +66,7 @@ sql($node, q{
 	end $$});
 cmp_ok(sql($node, 'select sum(backlog) from outbox.subscription_status'), '>', 20, 'lanes hold an event three times');
 set_dispatch('on');
-drain($node, 20, 'a lane that holds an event three times is worked');
+drain($node, 60, 'a lane that holds an event three times is worked');
 is_sql($node, q{select max(n) from (select count(*) as n from effect group by event_id union all select count(*) from together group by event_id) o}, '1', 'one effect each');
 is(reconcile($node, 'single', 'effect') . reconcile($node, 'several', 'together'), '', 'receipts are effects');
 $node->stop;

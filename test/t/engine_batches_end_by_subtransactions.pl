@@ -46,7 +46,7 @@ sql($node, q{
 sub is_bounded
 {
 	my ($name, $subscription, $most, $all) = @_;
-	drain($node, 30, "$name: settled");
+	drain($node, 120, "$name: settled");
 	my ($largest, $sum) = split /\|/, sql($node, "select events, all_events from largest where subscription = '$subscription'");
 	cmp_ok($largest, '<=', $most, "$name: no batch has more than $most events");
 	is($sum, $all, "$name: together they have all");

@@ -33,7 +33,7 @@ sub ids_rise
 sub settled
 {
 	my ($name) = @_;
-	drain($node, 20, "$name: all is delivered");
+	drain($node, 60, "$name: all is delivered");
 	is(reconcile($node, 's', 'effect'), '', "$name: receipts are effects");
 	is_sql($node, q{select count(*) from outbox.event e where not exists (select from effect f where f.event_id = e.event_id) and deliver_at is null and not payload ? 'fails'}, '0', "$name: none is missing");
 }
@@ -52,7 +52,7 @@ settled('50 minutes back, and a restart');
 # what is settled has numbers of the same clock: those after the last id are taken
 sql($node, q{select outbox.subscribe('w', '{w}', ordering => 'none', lanes => 1)});
 sql($node, q{select count(outbox.publish('w', '{"fails": "never"}')) from generate_series(1, 20)});
-comes_true($node, 10, q{select count(*) = 20 from outbox.claim('w', 20)}, 'twenty are claimed');
+comes_true($node, 30, q{select count(*) = 20 from outbox.claim('w', 20)}, 'twenty are claimed');
 my $ack = q{select count(outbox.ack_one(token, event_id)) from (select token, unnest(event_ids[%s]) as event_id from outbox.lease where events = 20) l};
 is_sql($node, sprintf($ack, '1:10'), '10', '  and ten completed');
 $node->restart;
@@ -93,7 +93,7 @@ $node->restart;
 publish(100);
 settled('after a restart');
 sql($node, q{commit prepared 'far'});
-comes_true($node, 5, q{select count(*) = 2 from effect where event_key = 'far'}, 'the prepared event of the future is delivered');
+comes_true($node, 30, q{select count(*) = 2 from effect where event_key = 'far'}, 'the prepared event of the future is delivered');
 publish(100);
 settled('after it');
 # by the order of calls, with those of the far future left out
@@ -110,25 +110,25 @@ $node->start;
 publish(100);
 settled('half an hour back, with the highest id prepared');
 sql($node, q{commit prepared 'high'});
-comes_true($node, 5, q{select count(*) = 1 from effect where event_key = 'high'}, 'it is delivered');
+comes_true($node, 30, q{select count(*) = 1 from effect where event_key = 'high'}, 'it is delivered');
 is_sql($node, q{select count(*) from called c, called h join effect f using (event_id) where f.event_key = 'high' and c.n > h.n and c.event_id < h.event_id}, '0', 'what was published after it has a higher id');
 set_offset($node, 0);
 
 # --- delayed events and retries
 
 sql($node, q{select outbox.publish('a.b', '{"fails": 1}', event_key => 'retried'); select outbox.publish('a.b', '{"late": 1}', deliver_at => outbox.clock() + interval '1 hour')});
-comes_true($node, 10, q{select array_agg(status order by status) = '{RETRY,RETRY}' from outbox.delivery where status <> 'COMPLETED'}, 'one waits for its retry, one for its time');
+comes_true($node, 30, q{select array_agg(status order by status) = '{RETRY,RETRY}' from outbox.delivery where status <> 'COMPLETED'}, 'one waits for its retry, one for its time');
 set_offset($node, -7200);
 publish(10);
-comes_true($node, 10, q{select count(*) = count(f.event_id) from outbox.event e left join effect f using (event_id) where e.deliver_at is null and not e.payload ? 'fails'},
+comes_true($node, 30, q{select count(*) = count(f.event_id) from outbox.event e left join effect f using (event_id) where e.deliver_at is null and not e.payload ? 'fails'},
 	'two hours back others are delivered');
 sql($node, q{select outbox.publish('a.b', '{"early": 1}', deliver_at => outbox.clock() + interval '1 hour')});
-comes_true($node, 10, q{select count(*) = 3 from outbox.delivery where status = 'RETRY'}, 'two wait for their time');
+comes_true($node, 30, q{select count(*) = 3 from outbox.delivery where status = 'RETRY'}, 'two wait for their time');
 set_offset($node, -3540);
-comes_true($node, 10, q{select count(*) = 1 from effect where payload ? 'early'}, 'what is due by the clock that was set back is delivered');
+comes_true($node, 30, q{select count(*) = 1 from effect where payload ? 'early'}, 'what is due by the clock that was set back is delivered');
 is_sql($node, q{select count(*) from outbox.delivery where status = 'RETRY'}, '2', 'the others wait');
 set_offset($node, 3660);
-comes_true($node, 10, q{select count(*) = 1 from effect where payload ? 'late'}, 'the delayed event comes when its time has come');
+comes_true($node, 30, q{select count(*) = 1 from effect where payload ? 'late'}, 'the delayed event comes when its time has come');
 set_offset($node, 4800);
 comes_true($node, 15, q{select count(*) = 1 from effect where payload ? 'fails'}, 'and the retry when it is due');
 is_sql($node, q{select count(*) from outbox.delivery where status <> 'COMPLETED'}, '0', 'nothing is left');
@@ -138,11 +138,11 @@ is_sql($node, q{select count(*) from outbox.delivery where status <> 'COMPLETED'
 set_offset($node, 5 * 86400);
 sql($node, q{begin; select outbox.publish('a.b', event_key => 'near'); prepare transaction 'near'});
 sql($node, q{select outbox.publish('a.b', event_key => 'near')});
-comes_true($node, 10, q{select count(*) = 1 from effect where event_key = 'near'}, 'days ahead');
+comes_true($node, 30, q{select count(*) = 1 from effect where event_key = 'near'}, 'days ahead');
 set_offset($node, 4800);
 sql($node, q{select outbox.publish('a.b', event_key => 'back')});
-comes_true($node, 10, q{select count(*) = 1 from effect where event_key = 'back'}, 'back again');
+comes_true($node, 30, q{select count(*) = 1 from effect where event_key = 'back'}, 'back again');
 sql($node, q{commit prepared 'near'});
-comes_true($node, 10, q{select count(*) = 2 from effect where event_key = 'near'}, 'an event of the future that is committed then is delivered');
+comes_true($node, 30, q{select count(*) = 2 from effect where event_key = 'near'}, 'an event of the future that is committed then is delivered');
 $node->stop;
 done_testing();

@@ -53,7 +53,7 @@ sub start_writers
 sub is_up
 {
 	# psql may end before it has read its query
-	return within(30, sub { my ($rc) = eval { $node->psql('postgres', 'select 1') }; return defined $rc && $rc == 0 });
+	return within(60, sub { my ($rc) = eval { $node->psql('postgres', 'select 1') }; return defined $rc && $rc == 0 });
 }
 
 # rows without an event, and events without a row
@@ -73,8 +73,8 @@ sub kill_postmaster
 {
 	my @children = split /\n/, sql($node, 'select pid from pg_stat_activity');
 	$node->kill9;
-	ok(defined within(10, sub { !grep { kill 0, $_ } @children }), 'without a postmaster all processes end');
-	ok(defined within(20, sub { $node->start(fail_ok => 1) }), 'and the server starts again') or BAIL_OUT('it does not');
+	ok(defined within(60, sub { !grep { kill 0, $_ } @children }), 'without a postmaster all processes end');
+	ok(defined within(60, sub { $node->start(fail_ok => 1) }), 'and the server starts again') or BAIL_OUT('it does not');
 	return;
 }
 
@@ -101,15 +101,15 @@ for my $n (1 .. $crashes)
 		kill 'KILL', $victims[ rand @victims ];
 	}
 	# its clients lose their connections with the crash
-	ok(defined within(10, sub { !eval { $writers->pump_nb; $writers->pumpable } }), "crash $n: $way") or $writers->signal('TERM');
+	ok(defined within(30, sub { !eval { $writers->pump_nb; $writers->pumpable } }), "crash $n: $way") or $writers->signal('TERM');
 	eval { $writers->finish };
 	is_up() or BAIL_OUT('the server does not come back');
 	is(sql($node, $unmatched), '0 0', "crash $n: rows are events");
-	comes_true($node, 20, $deliveries, "crash $n: receipts and open deliveries are events times subscriptions");
+	comes_true($node, 60, $deliveries, "crash $n: receipts and open deliveries are events times subscriptions");
 	is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'careful'), '', "crash $n: receipts are effects");
 }
 
-drain($node, 40, 'all is settled in the end');
+drain($node, 120, 'all is settled in the end');
 is_sql($node, $unmatched, '0 0', 'rows are events');
 my $events = sql($node, 'select count(*) from outbox.event');
 cmp_ok($events, '>', 100 * $crashes / 4, "there was load: $events events");

@@ -8,7 +8,8 @@ use OutboxEngine;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_engine('main', "outbox.poll_interval = '100ms'\nlog_min_messages = warning\n");
+# a batch has a quarter of deadlock_timeout to let go in: enough for a machine that has much else to do
+my $node = new_engine('main', "outbox.poll_interval = '100ms'\nlog_min_messages = warning\ndeadlock_timeout = '2s'\n");
 
 # --- opposite orders
 
@@ -56,7 +57,7 @@ is($refused, 0, "in $rounds rounds the application never was the victim");
 is_sql($node, q{select deadlocks from pg_stat_database where datname = 'postgres'}, '0', 'there was no deadlock at all');
 is_sql($node, q{select sum(v) from account}, 2 * $rounds * 40, 'each event and each transaction has had its effect');
 is_sql($node, q{select count(*) from outbox.attempt}, '0', 'it has cost no attempt');
-cmp_ok($longest, '<', 10, "the application waited $longest s at most");
+cmp_ok($longest, '<', 20, "the application waited $longest s at most");
 
 # --- deferred constraints
 

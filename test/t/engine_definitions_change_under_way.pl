@@ -34,10 +34,10 @@ sub change_under_way
 	my ($name, $payload, $change) = @_;
 	$holder->query_safe('select pg_advisory_lock(1)');
 	sql($node, qq{begin; select outbox.publish('work', '$payload'); select count(outbox.publish('work', event_key => n::text)) from generate_series(1, 100) n; commit});
-	comes_true($node, 10, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, "$name: a handler is at work");
+	comes_true($node, 30, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, "$name: a handler is at work");
 	sql($node, $change);
 	$holder->query_safe('select pg_advisory_unlock(1)');
-	drain($node, 20, "$name: all is settled");
+	drain($node, 60, "$name: all is settled");
 	is_sql($node, q{select count(*) from outbox.receipt_log join outbox.subscription using (subscription_id) where subscription <> 'at work'},
 		'0', "$name: all receipts are those of the subscription whose events they are");
 	is(reconcile($node, 'at work', 'effect'), '', "$name: receipts are effects");

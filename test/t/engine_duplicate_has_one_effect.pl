@@ -15,7 +15,7 @@ sub set_dispatch
 	my ($on) = @_;
 	$node->append_conf('postgresql.conf', "outbox.dispatch = $on\n");
 	$node->reload;
-	return $on eq 'on' ? is_served($node, 'postgres', 3, 10, 'dispatch is on') : is_unserved($node, 'postgres', 10, 'dispatch is off');
+	return $on eq 'on' ? is_served($node, 'postgres', 3, 30, 'dispatch is on') : is_unserved($node, 'postgres', 30, 'dispatch is off');
 }
 
 # --- entries that were worked are read again
@@ -30,7 +30,7 @@ sql($node, q{
 	select outbox.subscribe('several', '{a.#}', 'public.several', lanes => 4);
 	select count(outbox.publish('a.b', jsonb_build_object('n', n), event_key => (n % 17)::text)) from generate_series(1, 700) n;
 });
-drain($node, 20, 'delivered');
+drain($node, 60, 'delivered');
 set_dispatch('off');
 # some lanes from the start, some from the middle; the newest events are not delivered yet
 sql($node, q{
@@ -43,7 +43,7 @@ sql($node, q{
 });
 cmp_ok(sql($node, 'select sum(backlog) from outbox.subscription_status'), '>', 100, 'there is something to read again');
 set_dispatch('on');
-drain($node, 20, 'read again');
+drain($node, 60, 'read again');
 is_sql($node, q{select count(*), count(distinct event_id) from single}, '800|800', 'one effect each, of the single handler');
 is_sql($node, q{select count(*), count(distinct event_id) from together}, '800|800', 'one effect each, of the batch handler');
 is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'together'), '', 'receipts are effects');
@@ -64,7 +64,7 @@ sql($node, q{
 	select count(outbox.publish('a.b', jsonb_build_object('n', n), event_key => (n % 17)::text)) from generate_series(801, 850) n;
 });
 set_dispatch('on');
-drain($node, 20, 'read again with care, and at once');
+drain($node, 60, 'read again with care, and at once');
 is_sql($node, q{select count(*), count(distinct event_id) from single}, '850|850', 'one effect each');
 is(reconcile($node, 'single', 'single') . reconcile($node, 'several', 'together'), '', 'receipts are effects');
 is_sql($node, q{select count(*) from outbox.attempt}, '0', 'and none is counted as failed');
@@ -73,14 +73,14 @@ sql($node, q{update outbox.lane set careful_through = null});
 # --- a takeover in the middle of a batch
 
 make_effects($node, 'held', 'perform pg_advisory_xact_lock(1);');
-sql($node, q{select outbox.subscribe('held', '{b.#}', 'public.held_handler', lanes => 1)});
+sql($node, q{select outbox.subscribe('held', '{b.#}', 'public.held_handler', lanes => 1, handler_timeout => '5 min')});
 my $holder = $node->background_psql('postgres');
 my $lane = q{(select subscription_id from outbox.subscription where subscription = 'held')};
 for my $round (1 .. 3)
 {
 	$holder->query_safe('select pg_advisory_lock(1)');
 	sql($node, q{select outbox.publish('b.c', event_key => 'k')});
-	comes_true($node, 10, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, "round $round: a batch is at work");
+	comes_true($node, 30, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, "round $round: a batch is at work");
 	is_sql($node, "select count(*) from (select from outbox.lane where subscription_id = $lane for update skip locked) l",
 		'0', 'a takeover passes over its lane');
 	my ($rc, $out, $err) = $node->psql('postgres', "set lock_timeout = '300ms'; update outbox.lane set token = gen_random_uuid() where subscription_id = $lane");
@@ -88,12 +88,12 @@ for my $round (1 .. 3)
 	# somebody waits for the row, gets it the moment the batch commits, and is the holder from then on
 	my $thief = $node->background_psql('postgres');
 	$thief->query_until(qr/waits/, "\\echo waits\nupdate outbox.lane set token = '00000000-0000-0000-0000-00000000000$round', holder = $round where subscription_id = $lane;\n");
-	comes_true($node, 10, q{select count(*) = 1 from pg_locks where locktype = 'transactionid' and not granted}, 'a thief waits');
+	comes_true($node, 30, q{select count(*) = 1 from pg_locks where locktype = 'transactionid' and not granted}, 'a thief waits');
 	sql($node, q{select outbox.publish('b.c', event_key => 'k') from generate_series(1, 3)});
 	$holder->query_safe('select pg_advisory_unlock(1)');
 	$thief->quit;
 	sql($node, q{select outbox.publish('b.c', event_key => 'k')});
-	drain($node, 20, 'all is delivered by whoever holds it');
+	drain($node, 60, 'all is delivered by whoever holds it');
 	is_sql($node, "select token <> '00000000-0000-0000-0000-00000000000$round' from outbox.lane where subscription_id = $lane and token is not null union all select true limit 1",
 		't', 'under a third token');
 	is(reconcile($node, 'held', 'held'), '', 'receipts are effects');
@@ -103,7 +103,7 @@ for my $round (1 .. 3)
 # --- a lease that is lost between two batches: its old token finds nothing
 sql($node, "update outbox.lane set token = gen_random_uuid(), holder = 1 where subscription_id = $lane");
 sql($node, q{select outbox.publish('b.c', event_key => 'k') from generate_series(1, 5)});
-drain($node, 20, 'the lane goes on after its lease was lost');
+drain($node, 60, 'the lane goes on after its lease was lost');
 is_sql($node, 'select count(*) from held', '20', 'one effect each');
 is_sql($node, q{select count(*) from outbox.attempt}, '0', 'no attempt was used');
 
@@ -112,7 +112,7 @@ is_sql($node, q{select count(*) from outbox.attempt}, '0', 'no attempt was used'
 sql($node, q{create sequence calls; create sequence give_up});
 make_effects($node, 'raced', q{perform nextval('calls'); perform pg_advisory_xact_lock(2);
 	if e.payload ? 'fails' and nextval('give_up') = 1 then raise exception 'once'; end if;});
-sql($node, q{select outbox.subscribe('raced', '{c.#}', 'public.raced_handler', lanes => 2, backoff_base => '100 ms')});
+sql($node, q{select outbox.subscribe('raced', '{c.#}', 'public.raced_handler', lanes => 2, backoff_base => '100 ms', handler_timeout => '5 min')});
 
 # The event stands in both lanes; each worker has one.
 sub race
@@ -121,15 +121,15 @@ sub race
 	my $calls = sql($node, 'select last_value from calls');
 	$holder->query_safe('select pg_advisory_lock(2)');
 	sql($node, "select outbox.publish('c.d', '$payload')");
-	comes_true($node, 10, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, 'one worker has the event');
+	comes_true($node, 30, q{select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted}, 'one worker has the event');
 	sql($node, q{insert into outbox.lane_entry
 		select (jsonb_populate_record(e, jsonb_build_object('lane', 1 - lane, 'position', 1000000 + position))).*
 		from outbox.lane_entry e join outbox.subscription s using (subscription_id)
 		where s.subscription = 'raced' and e.event_id = (select event_id from outbox.event order by event_id desc limit 1)});
-	comes_true($node, 10, q{select count(*) = 1 from pg_locks l join pg_stat_activity a using (pid)
+	comes_true($node, 30, q{select count(*) = 1 from pg_locks l join pg_stat_activity a using (pid)
 		where l.locktype = 'transactionid' and not l.granted and a.backend_type = 'outbox worker'}, 'another one meets it at the receipt');
 	$holder->query_safe('select pg_advisory_unlock(2)');
-	drain($node, 20, 'the race is over');
+	drain($node, 60, 'the race is over');
 	is(reconcile($node, 'raced', 'raced'), '', 'receipts are effects');
 }
 

@@ -75,7 +75,7 @@ within(60,
 $writers->finish;
 is(join('', grep { /error|abort/i } split /^/, $complaints), '', 'the writers had no trouble');
 
-drain($node, 60, 'all is delivered');
+drain($node, 120, 'all is delivered');
 my $events = sql($node, 'select sum(n) from counter');
 cmp_ok($events, '>', 4000, "$events events, while $ended workers were ended");
 is_sql($node, 'select subscription, count(*), count(distinct event_id) from effect group by 1 order by 1',

@@ -35,17 +35,17 @@ for my $case (['single', 'a.b'], ['batch', 'b.c'])
 		select outbox.publish('$type', '{"kill": 1}', event_key => '5', request_id => 'guilty');
 		select count(outbox.publish('$type', jsonb_build_object('n', n), event_key => (n % 10)::text)) from generate_series(101, 200) n;
 		commit});
-	comes_true($node, 60, qq{select count(*) = 1 from outbox.review_required where subscription = '$subscription'}, "$subscription: it comes to review");
-	comes_true($node, 30, qq{select count(*) = 190 from outbox.delivery where subscription = '$subscription' and status = 'COMPLETED'}, 'the good ones around it complete');
+	comes_true($node, 120, qq{select count(*) = 1 from outbox.review_required where subscription = '$subscription'}, "$subscription: it comes to review");
+	comes_true($node, 60, qq{select count(*) = 190 from outbox.delivery where subscription = '$subscription' and status = 'COMPLETED'}, 'the good ones around it complete');
 	is_sql($node, qq{select request_id, error_code, attempts from outbox.review_required where subscription = '$subscription'}, 'guilty|worker_died|3', 'after three attempts');
-	comes_true($node, 10, qq{select blocked_events = 10 from outbox.review_required where subscription = '$subscription'}, 'with the later ones of its key behind it');
+	comes_true($node, 30, qq{select blocked_events = 10 from outbox.review_required where subscription = '$subscription'}, 'with the later ones of its key behind it');
 	is_sql($node, qq{select string_agg(attempt || ' ' || error_code, ', ' order by attempt) from outbox.attempt where subscription = '$subscription'
 		and event_id = (select event_id from outbox.review_required where subscription = '$subscription')},
 		'1 worker_died, 2 worker_died, 3 worker_died', 'each of which is on record');
 	is_sql($node, qq{select count(*) from outbox.review_required where subscription = '$subscription' and event_id not in
 		(select event_id from outbox.event where payload ? 'kill')}, '0', 'no other event comes to review');
 	sql($node, qq{select outbox.discard('$subscription', event_id, 'kills the server') from outbox.review_required where subscription = '$subscription'});
-	drain($node, 20, 'the rest of its key goes on');
+	drain($node, 60, 'the rest of its key goes on');
 	sql($node, "create view effect_of_$subscription as select f.* from effect f join outbox.event v using (event_id) where v.event_type = '$type'");
 	is(reconcile($node, $subscription, "effect_of_$subscription"), '', 'receipts are effects');
 	is_sql($node, qq{select count(*) from outbox.delivery where subscription = '$subscription' and status = 'COMPLETED'}, '200', 'all of them');
@@ -66,17 +66,17 @@ my %ways = (
 	'switched off and on' => sub {
 		$node->append_conf('postgresql.conf', "outbox.dispatch = off");
 		$node->reload;
-		within(10, sub { sql($node, q{select count(*) from pg_stat_activity where backend_type = 'outbox worker'}) eq '0' });
+		within(30, sub { sql($node, q{select count(*) from pg_stat_activity where backend_type = 'outbox worker'}) eq '0' });
 		$node->append_conf('postgresql.conf', "outbox.dispatch = on");
 		$node->reload;
 	});
 my $attempts = sql($node, 'select count(*) from outbox.attempt');
 for my $way (sort keys %ways)
 {
-	comes_true($node, 10, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker' and wait_event = 'PgSleep'}, 'the handler is at work');
+	comes_true($node, 30, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker' and wait_event = 'PgSleep'}, 'the handler is at work');
 	$ways{$way}->();
 }
-comes_true($node, 10, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker' and wait_event = 'PgSleep'}, 'the handler is at work again');
+comes_true($node, 30, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker' and wait_event = 'PgSleep'}, 'the handler is at work again');
 is_sql($node, 'select count(*) from outbox.attempt', $attempts, 'no attempt was used');
 is_sql($node, q{select attempts, status from outbox.delivery where event_id = (select event_id from outbox.event where payload ? 'wait')}, '1|IN_PROGRESS', 'it is still its first');
 $node->stop;

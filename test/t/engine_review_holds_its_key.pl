@@ -53,23 +53,23 @@ sub decide
 
 publish('block', 'k', 'a', 'B', 'c', 'D', 'e');
 publish('block', 'other', 'x', 'y');
-comes_true($node, 10, q{select count(*) = 1 from outbox.review_required where subscription = 'block'}, 'one in review');
-comes_true($node, 10, q{select blocked_events = 3 from outbox.blocked_key where subscription = 'block'}, 'three behind it');
-comes_true($node, 10, q{select string_agg(name, ' ' order by n) = 'x y' from effect where subscription = 'block' and event_key = 'other'}, 'another key goes on');
+comes_true($node, 30, q{select count(*) = 1 from outbox.review_required where subscription = 'block'}, 'one in review');
+comes_true($node, 30, q{select blocked_events = 3 from outbox.blocked_key where subscription = 'block'}, 'three behind it');
+comes_true($node, 30, q{select string_agg(name, ' ' order by n) = 'x y' from effect where subscription = 'block' and event_key = 'other'}, 'another key goes on');
 is(status('block', 'k'), 'a:COMPLETED B:REVIEW_REQUIRED c:BLOCKED D:BLOCKED e:BLOCKED', 'what waits says so');
 is(names('block', 'k'), 'a', 'nothing behind it has run');
 publish('block', 'k', 'f');
-comes_true($node, 10, q{select blocked_events = 4 from outbox.blocked_key where subscription = 'block'}, 'a new one waits, too');
+comes_true($node, 30, q{select blocked_events = 4 from outbox.blocked_key where subscription = 'block'}, 'a new one waits, too');
 decide('discard', 'block', 'B');
-comes_true($node, 10, q{select count(*) = 1 from outbox.review_required r join outbox.event e using (event_id) where e.payload ->> 'name' = 'D'}, 'given up: the key goes on to the next that fails');
+comes_true($node, 30, q{select count(*) = 1 from outbox.review_required r join outbox.event e using (event_id) where e.payload ->> 'name' = 'D'}, 'given up: the key goes on to the next that fails');
 is(names('block', 'k'), 'a c', 'in order');
 is(status('block', 'k'), 'a:COMPLETED B:DISCARDED c:COMPLETED D:REVIEW_REQUIRED e:BLOCKED f:BLOCKED', 'and the rest waits again');
 decide('retry', 'block', 'D');
-comes_true($node, 10, q{select count(*) = 2 from outbox.attempt a join outbox.event e using (event_id) where e.payload ->> 'name' = 'D'}, 'tried again while it still fails: back in review');
-comes_true($node, 10, q{select count(*) = 1 from outbox.review_required where subscription = 'block'}, 'in front of a person');
+comes_true($node, 30, q{select count(*) = 2 from outbox.attempt a join outbox.event e using (event_id) where e.payload ->> 'name' = 'D'}, 'tried again while it still fails: back in review');
+comes_true($node, 30, q{select count(*) = 1 from outbox.review_required where subscription = 'block'}, 'in front of a person');
 sql($node, 'update world set down = false');
 decide('retry', 'block', 'D');
-drain($node, 10, 'tried again when it is well: settled');
+drain($node, 60, 'tried again when it is well: settled');
 is(names('block', 'k'), 'a c D e f', 'in order');
 is_sql($node, q{select outbox.retry('block', event_id) from outbox.event where payload ->> 'name' = 'D'}, 'f', 'a second retry does nothing');
 is_sql($node, q{select outbox.discard('block', event_id, 'x') from outbox.event where payload ->> 'name' = 'D'}, 'f', 'nor does giving up what is completed');
@@ -79,32 +79,32 @@ is_sql($node, q{select outbox.retry('block', event_id) from outbox.event where p
 
 sql($node, 'update world set down = true');
 publish('continue', 'k', 'a', 'B', 'c', 'D', 'e');
-drain($node, 10, 'with on_review of continue: settled');
+drain($node, 60, 'with on_review of continue: settled');
 is(names('continue', 'k'), 'a c e', 'the key goes on');
 is(status('continue', 'k'), 'a:COMPLETED B:REVIEW_REQUIRED c:COMPLETED D:REVIEW_REQUIRED e:COMPLETED', 'past those in review');
 sql($node, 'update world set down = false');
 decide('retry', 'continue', 'D');
 decide('retry', 'continue', 'B');
-drain($node, 10, 'both tried again: settled');
+drain($node, 60, 'both tried again: settled');
 is_sql($node, q{select string_agg(name, ' ' order by name) from effect where subscription = 'continue'}, 'B D a c e', 'all delivered');
 
 # from one to the other
 sql($node, 'update world set down = true');
 publish('block', 'l', 'A', 'b');
-comes_true($node, 10, q{select blocked_events = 1 from outbox.blocked_key where subscription = 'block' and event_key = 'l'}, 'one blocked');
+comes_true($node, 30, q{select blocked_events = 1 from outbox.blocked_key where subscription = 'block' and event_key = 'l'}, 'one blocked');
 sql($node, q{select outbox.alter_subscription('block', on_review => 'continue')});
-comes_true($node, 10, q{select count(*) = 1 from effect where subscription = 'block' and event_key = 'l'}, 'on_review changed to continue: it goes on');
+comes_true($node, 30, q{select count(*) = 1 from effect where subscription = 'block' and event_key = 'l'}, 'on_review changed to continue: it goes on');
 
 # --- a retry that is far away
 
 publish('retried', 'k', 'a', 'B', 'c');
-comes_true($node, 10, q{select blocked_events = 1 from outbox.blocked_key where subscription = 'retried'}, 'one behind a retry');
+comes_true($node, 30, q{select blocked_events = 1 from outbox.blocked_key where subscription = 'retried'}, 'one behind a retry');
 publish('retried', 'k', 'd');
 sql($node, 'update world set down = false');
-comes_true($node, 10, q{select blocked_events = 2 from outbox.blocked_key where subscription = 'retried'}, 'two');
+comes_true($node, 30, q{select blocked_events = 2 from outbox.blocked_key where subscription = 'retried'}, 'two');
 is(names('retried', 'k'), 'a', 'nothing overtakes it');
 set_offset($node, 4600);
-drain($node, 20, 'an hour later: settled');
+drain($node, 60, 'an hour later: settled');
 is(names('retried', 'k'), 'a B c d', 'in order');
 is_sql($node, q{select count(*) from outbox.gate where held_by is not null and subscription_id = (select subscription_id from outbox.subscription where subscription = 'retried')}, '0', 'no key is blocked any more');
 is_sql($node, q{select subscription, count(*) from outbox.delivery where status not in ('COMPLETED', 'DISCARDED') group by 1}, 'block|1', 'nothing but what is in review is left');

@@ -1,5 +1,5 @@
 # SIGTERM uses no attempt, but a handler that sends it to its own worker is in review after
-# max_attempts all the same, and its neighbours complete. Leases are given back also when somebody has them locked for a moment.
+# max_attempts all the same, also when two do so in turn, and its neighbours complete. Leases are given back also when somebody has them locked for a moment.
 use strict;
 use warnings;
 use FindBin;
@@ -13,6 +13,22 @@ sql($node, q{select outbox.subscribe('s', '{t.*}', 'public.effect_handler', max_
 sql($node, q{select outbox.publish('t.good', event_key => 'a'), outbox.publish('t.bad', event_key => 'b'), outbox.publish('t.good', event_key => 'c')});
 comes_true($node, 60, q{select count(*) = 2 from effect}, 'the good ones complete');
 comes_true($node, 60, q{select count(*) = 1 from outbox.review_required where attempts = 2 and error_code = 'worker_died'}, 'the bad one is in review');
+
+# two of them that are due at once take turns; each is counted by itself
+make_effects($node, 'turn', q{
+	if (outbox.current_delivery()).attempt = 1 and e.payload ? 'bad' then raise exception 'x'; end if;
+	if e.payload ? 'bad' then perform pg_terminate_backend(pg_backend_pid()), pg_sleep(10); end if;});
+sql($node, q{select outbox.subscribe('t', '{turn}', 'public.turn_handler', max_attempts => 3, backoff_base => '1 hour', backoff_max => '1 hour', lanes => 1), outbox.subscribe('behind', '{behind}', 'public.effect_handler');
+	select count(outbox.publish('turn', '{"bad": 1}', event_key => 'k' || n)) from generate_series(1, 3) n});
+comes_true($node, 20, q{select count(*) = 3 from outbox.delivery where subscription = 't' and status = 'RETRY' and attempts = 1}, 'three have failed, and wait');
+sql($node, q{select outbox.alter_subscription('t', backoff_base => '10 ms', backoff_max => '10 ms'); select outbox.publish('turn', event_key => 'd'),
+	outbox.publish('behind', deliver_at => outbox.clock() + interval '4000 s')});
+set_offset($node, 5000);
+comes_true($node, 120, q{select count(*) = 3 from outbox.review_required where subscription = 't' and attempts = 3 and error_code = 'worker_died'}, 'all three are in review')
+	or diag(sql($node, q{select event_id, status, attempts, error_code, next_attempt_at from outbox.delivery where subscription = 't'}));
+is_sql($node, q{select count(*) from turn}, '1', 'and another one is completed');
+is_sql($node, q{select completed_at < (select max(failed_at) from outbox.review_required where subscription = 't') from outbox.delivery where subscription = 'behind'},
+	't', 'other subscriptions have their turn meanwhile');
 
 my $at_work = q{select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'};
 
