@@ -74,7 +74,7 @@ sub pids
 	my ($node, $kind, $application) = @_;
 	my $which = "backend_type = '$kind'" . ($application ? " and application_name = '$application'" : '');
 	my ($rc, $out);
-	within(10,
+	within(30,
 		sub {
 			($rc, $out) = eval { $node->psql('postgres', "select pid from pg_stat_activity where $which order by pid") };
 			return defined $rc && $rc == 0 && $out ne '';

@@ -50,7 +50,7 @@ sub age
 	# a router that has just begun leaves retention alone for 20 seconds
 	my ($router) = pids($node, 'outbox router');
 	sql($node, "select pg_terminate_backend($router)");
-	comes_true($node, 20, "select count(*) = 1 from pg_stat_activity where backend_type = 'outbox router' and pid <> $router", 'under a new router');
+	comes_true($node, 60, "select count(*) = 1 from pg_stat_activity where backend_type = 'outbox router' and pid <> $router", 'under a new router');
 }
 
 # the same; the router sees to the rest
@@ -58,9 +58,9 @@ sub grow_old
 {
 	my ($node, $publish) = @_;
 	sql($node, $publish);
-	drain($node, 20, 'delivered');
+	drain($node, 60, 'delivered');
 	pass_days($node, 32);
-	comes_true($node, 30, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, 'sealed');
+	comes_true($node, 60, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, 'sealed');
 }
 
 # Events that are past their time, more than one step of rows and of what they hold out of line, in a server that keeps them for
@@ -73,10 +73,10 @@ sub make_old_events
 		select count(outbox.publish('t.old', jsonb_build_object('text', repeat(md5(n::text), 25)))) from generate_series(1, 20000) n});
 	my $table = sql($node, 'select tableoid::regclass from outbox.event_log limit 1');
 	sql($node, $after) if $after;
-	comes_true($node, 20, $until, 'and newer ones') if $until;
+	comes_true($node, 60, $until, 'and newer ones') if $until;
 	$node->append_conf('postgresql.conf', "outbox.dispatch = off\noutbox.retention = '30d'\n");
 	$node->reload;
-	comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');
+	comes_true($node, 60, q{select count(*) = 0 from pg_stat_activity where backend_type ~ 'outbox (router|worker|archiver)'}, 'dispatch is off');
 	return $table;
 }
 
