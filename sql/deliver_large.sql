@@ -2,6 +2,10 @@
 set client_min_messages = warning;
 create extension if not exists outbox;
 create schema deliver_large;
+-- and by nothing else, however slow the server is
+alter system set outbox.batch_time = '10 s';
+alter system set deadlock_timeout = '20 s';
+select pg_reload_conf();
 create table deliver_large.call (events integer);
 
 create function deliver_large.handler(events outbox.event[]) returns void language sql as
@@ -16,5 +20,8 @@ call outbox.drain('{dl batch}');
 select sum(events), max(events) > 30 as many_at_once, max(events) * 240 < 9000 as within_bytes from deliver_large.call;
 select status, count(*) from outbox.delivery where subscription = 'dl batch' group by status;
 
+alter system reset outbox.batch_time;
+alter system reset deadlock_timeout;
+select pg_reload_conf();
 select outbox.unsubscribe('dl batch');
 drop schema deliver_large cascade;

@@ -30,7 +30,7 @@ where s.subscription like 'dr %';
 call outbox.drain();
 
 select outbox.subscribe('dr good', '{dr.x}', 'drain_test.good', run_as => 'outbox_test_drain');
-select outbox.subscribe('dr picky', '{dr.x}', 'drain_test.picky', run_as => 'outbox_test_drain', lanes => 3);
+select outbox.subscribe('dr picky', '{dr.x}', 'drain_test.picky', run_as => 'outbox_test_drain', lanes => 3, backoff_base => '1 hour');
 -- neither of these is waited for
 select outbox.subscribe('dr external', '{dr.x}');
 select outbox.subscribe('dr paused', '{dr.x}', 'drain_test.good', run_as => 'outbox_test_drain');
@@ -71,6 +71,15 @@ create or replace function drain_test.picky(event outbox.event) returns void lan
 as $$ begin raise exception 'not today'; end $$;
 select outbox.publish('dr.x', '{"n": 0}') is not null as published;
 call outbox.drain('{dr good}');
+do $$
+begin
+    for i in 1 .. 3000 loop
+        exit when exists (select from outbox.attempt where subscription = 'dr picky' and error_code = 'P0001');
+        commit;
+        perform pg_sleep(0.01);
+    end loop;
+end
+$$;
 \set VERBOSITY sqlstate
 call outbox.drain(timeout => '1 s');
 \set VERBOSITY default

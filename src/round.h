@@ -25,6 +25,7 @@ typedef struct OutboxMemo
 	TimestampTz next_due;		/* the first retry known, or DT_NOEND */
 	int64		not_before;		/* outbox_settings_ticks(): stopped, or the outage guard's distance */
 	bool		look_again;		/* there was more when the last round ended */
+	bool		cannot_run;		/* its handler, when it was last looked up: so it was noted */
 	bool		check_receipts;
 	int			batch_limit;	/* events of a transaction; grows while all goes well */
 	int			limit_once;		/* 0: none; the part of a failed batch that went well */

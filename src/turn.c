@@ -243,13 +243,17 @@ look(OutboxRound *round)
 	memo->look_again = false;
 }
 
-/* Can it run?  Otherwise it says why, and is tried again later.  In SPI. */
+/*
+ * Can it run?  Otherwise it says why, and is tried again later, by this process too, also when nothing waits any more: another one
+ * may have found that it can, and delivered all, before what we had seen until then was written down.  In SPI.
+ */
 static bool
 resolve_handler(OutboxRound *round)
 {
 	OutboxProblem problem;
 
-	if (outbox_handler_resolve(round->subscription, &round->handler, &problem))
+	round->memo->cannot_run = !outbox_handler_resolve(round->subscription, &round->handler, &problem);
+	if (!round->memo->cannot_run)
 	{
 		if (round->guard.stopped)
 			outbox_settle_note_problem(round->subscription, NULL, NULL);
@@ -327,7 +331,7 @@ consider(OutboxRound *round, OutboxSubscription *s, int dispatchable)
 	/* what a handler calls, and an alert, may read all subscriptions anew while the round goes on */
 	round->subscription = s = outbox_subscription_copy(s);
 	look(round);
-	if (round->nlanes == 0)
+	if (round->nlanes == 0 && !round->memo->cannot_run)
 		return TURN_NONE;
 	outbox_settle_read_guard(s, &round->guard);
 	/* a time further off than any distance comes from a clock that was set back */
@@ -338,7 +342,7 @@ consider(OutboxRound *round, OutboxSubscription *s, int dispatchable)
 		round->memo->look_again = true;
 		return TURN_NONE;
 	}
-	if (!resolve_handler(round))
+	if (!resolve_handler(round) || round->nlanes == 0)
 		return TURN_NONE;
 	return check_role(round);
 }

@@ -81,7 +81,9 @@ sql($node, qq{select count(outbox.publish('r.x', jsonb_build_object('do', case w
 sql($node, q{select outbox.publish('nobody.wants')});
 drain($node, 60, 'all is settled');
 
-comes_true($node, 10, q{select workers_running = 2 from outbox.server_metrics}, 'all workers are there');
+my $unclaimed = q{select unclaimed from outbox.metrics where subscription = 'outside'};
+is_sql($node, $unclaimed, 'f', 'what has waited for a moment only may be claimed yet');
+comes_true($node, 30, q{select workers_running = 2 from outbox.server_metrics}, 'all workers are there');
 my $status = sql($node, 'select * from outbox.status()');
 like($status, qr/^router running, 2 of 2 workers running$/m, 'the status says what runs');
 like($status, qr/In review in ".*": \d+, the oldest since .*outbox\.retry_all/, 'what needs a person, since when, and what to do');
@@ -95,26 +97,24 @@ my $no_workers = q{select count(*) > 0 from outbox.status() as line where line ~
 is_sql($node, $no_workers, 'f', 'workers are wanted');
 $node->append_conf('postgresql.conf', "outbox.workers = 0\n");
 $node->reload;
-comes_true($node, 10, $no_workers, 'none is wanted: the status says so');
+comes_true($node, 30, $no_workers, 'none is wanted: the status says so');
 $node->append_conf('postgresql.conf', "outbox.workers = 2\n");
 $node->reload;
-comes_true($node, 10, q{select workers_running = 2 from outbox.server_metrics}, 'two are wanted');
+comes_true($node, 30, q{select workers_running = 2 from outbox.server_metrics}, 'two are wanted');
 
 # a template is served by nobody
 my @template = (q{select string_agg(line, ' ') ~ '1\. This database is a template.*alter database postgres is_template false;' from outbox.status() as line},
 	q{select string_agg(line, ' ') ~ 'template|max_worker_processes' from outbox.status() as line});
 sql($node, 'alter database postgres is_template true');
-comes_true($node, 10, q{select not router_running from outbox.server_metrics}, 'a template is not served');
+comes_true($node, 30, q{select not router_running from outbox.server_metrics}, 'a template is not served');
 is_sql($node, $template[0], 't', 'which the status says');
 unlike(sql($node, 'select * from outbox.status()'), qr/max_worker_processes/, 'and nothing of free slots');
 sql($node, 'alter database postgres is_template false');
-comes_true($node, 20, q{select workers_running = 2 and router_running from outbox.server_metrics}, 'no template is');
+comes_true($node, 30, q{select workers_running = 2 and router_running from outbox.server_metrics}, 'no template is');
 is_sql($node, $template[1], 'f', 'and the status has nothing more to say');
 
 # whose workers outside do not run
-my $unclaimed = q{select unclaimed from outbox.metrics where subscription = 'outside'};
 sql($node, q{select outbox.resume('outside')});
-is_sql($node, $unclaimed, 'f', 'what has waited for a moment only may be claimed yet');
 set_offset($node, 61);
 comes_true($node, 30, $unclaimed, 'after a minute nobody claims it');
 my $nobody = qr/Waiting for "outside", which nobody claims: 200, the oldest since \d+ min\. Start its workers, .*outbox\.unsubscribe\('outside', force => true\)/;

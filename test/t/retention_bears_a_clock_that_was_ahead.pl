@@ -36,11 +36,7 @@ sub far_ahead
 	set_offset($node, $days * 86400);
 	comes_true($node, 30, q{select count(*) > 0 and bool_and(sealed) from outbox.segment where name < to_char(outbox.clock() at time zone 'utc' - interval '1 day', 'YYYYMMDD')}, "$days days ahead: sealed");
 	# archived by a process of its own, perhaps
-	for my $try (1 .. 100)
-	{
-		sql($node, 'call outbox.maintain()');
-		last if sql($node, q{select count(*) from outbox.event_log l where tableoid <> 'outbox.event_log_kept'::regclass}) eq '0';
-	}
+	within(60, sub { sql($node, 'call outbox.maintain()'); return sql($node, q{select count(*) from outbox.event_log l where tableoid <> 'outbox.event_log_kept'::regclass}) eq '0' });
 	is_sql($node, q{select count(*) from only outbox.event_log_kept}, '6', "$days days ahead: what is needed is kept");
 }
 
@@ -63,7 +59,7 @@ sub failing_are
 {
 	my ($expected, $name) = @_;
 	my $found;
-	return ok(defined within(20, sub { sql($node, 'call outbox.maintain()'); $found = sql($node, $failing); return $found eq $expected }), $name) || diag("failing: $found");
+	return ok(defined within(60, sub { sql($node, 'call outbox.maintain()'); $found = sql($node, $failing); return $found eq $expected }), $name) || diag("failing: $found");
 }
 failing_are('deduplication', 'one task of upkeep fails');
 set_offset($node, 0);

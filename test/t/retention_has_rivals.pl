@@ -23,7 +23,7 @@ sub move_on
 	my ($by) = @_;
 	$offset += $by * $days;
 	set_offset($node, $offset);
-	return comes_true($node, 10, "select abs(extract(epoch from outbox.clock() - clock_timestamp()) - $offset) < 10", 'the clock is moved');
+	return comes_true($node, 20, "select abs(extract(epoch from outbox.clock() - clock_timestamp()) - $offset) < 10", 'the clock is moved');
 }
 
 sub sealed
@@ -137,32 +137,36 @@ $person->query_safe("begin; select count(*) from $segment");
 maintain();
 is(status('events', 'kept'), '1', 'only one segment is left');
 $person->query_safe('commit');
-# each within the second that the run waits for a lock
-$stop->query_safe(q{create procedure soon(condition text) language plpgsql as $p$
+# each within the second that the run waits for a lock; when one of them came too late, the segment is still there, and it is done once more
+my $pid = $eager->query_safe('select pg_backend_pid()');
+$stop->query_safe(qq{create procedure soon(condition text) language plpgsql as \$p\$
 	declare
 		met boolean := false;
 	begin
 		for i in 1 .. 5000 loop
 			perform pg_stat_clear_snapshot();
 			execute 'select ' || condition into met;
-			exit when met;
+			exit when met or (i > 500 and exists (select from pg_stat_activity where pid = $pid and state = 'idle'));
 			perform pg_sleep(0.002);
 		end loop;
-		assert met;
-	end $p$});
-my $pid = $eager->query_safe('select pg_backend_pid()');
-$slow->query_safe('begin; lock outbox.delayed in access exclusive mode');
-$eager->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
-$stop->query_safe("call soon(\$\$exists (select from pg_locks where pid = $pid and not granted and relation = 'outbox.delayed'::regclass)\$\$)");
-is($person->query_safe("begin; select outbox.replay('main', array['$late'::uuid])"), '1', 'a replay');
-$slow->query_safe('commit');
-$stop->query_safe("call soon('exists (select from pg_stat_activity where pid = $pid and wait_event_type = ''Extension'')')");
-$person->query_safe('commit');
-$eager->query_safe('select 1');
+	end \$p\$});
+my $replays = 0;
+do
+{
+	$slow->query_safe('begin; lock outbox.delayed in access exclusive mode');
+	$eager->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
+	$stop->query_safe("call soon(\$\$exists (select from pg_locks where pid = $pid and not granted and relation = 'outbox.delayed'::regclass)\$\$)");
+	is($person->query_safe("begin; select outbox.replay('main', array['$late'::uuid])"), '1', 'a replay');
+	$slow->query_safe('commit');
+	$stop->query_safe("call soon('exists (select from pg_stat_activity where pid = $pid and wait_event_type = ''Extension'')')");
+	$person->query_safe('commit');
+	$eager->query_safe('select 1');
+	$replays++;
+} while (is_there('t.late') ne '0' && $replays < 10);
 is(is_there('t.late'), '0', 'the segment is gone');
 is(sql($node, "select tableoid::regclass from outbox.event_log where event_id = '$late'"), 'outbox.event_log_kept', 'and the event is kept');
 dispatch('on');
-comes_true($node, 30, "select count(*) = 2 from effect where event_id = '$late'", 'and delivered once more');
+comes_true($node, 30, "select count(*) = 1 + $replays from effect where event_id = '$late'", 'and delivered once more');
 $_->quit for $slow, $person, $eager;
 
 $stop->query_safe('select pg_advisory_unlock(99)');
@@ -182,7 +186,7 @@ sql($node, q{
 			perform pg_advisory_xact_lock(7);
 		end if;
 		if exists (select from outbox.event_log where event_type like 't.%' and tableoid = segment::regclass) then
-			perform pg_sleep(1.2);
+			perform pg_sleep(2.6);
 		end if;
 	end $f$});
 for my $type (qw(first second third))
@@ -210,8 +214,8 @@ $holder->quit;
 eval { $run->quit };
 is(sql($node, q{select count(*) from outbox.event_log l join archived a on l.tableoid = a.segment::regclass where event_type = 't.first'}), '1', 'it is killed: the first segment is archived');
 
-# 1.8 s of these: the second segment, and the third is begun; it is archived well before the three are over
-($rc, $err) = maintain("set statement_timeout = '3 s'; ");
+# 4.8 s of these: the second segment, and the third is begun; it is archived well before the eight are over
+($rc, $err) = maintain("set statement_timeout = '8 s'; ");
 is($rc, 0, 'a run with little time ends in time');
 like($err, qr/the time for this run of outbox\.maintain\(\) is up, the next one goes on/, 'and says so');
 is(is_there('t.third'), '1', 'something is left');

@@ -46,7 +46,7 @@ comes_true($node, 20, q{select count(*) = 1001 from effect}, 'delivered');
 my $segment = sql($node, q{select distinct tableoid::regclass from outbox.event_log});
 # past its time, it alone
 pass_days($node, 31);
-comes_true($node, 10, q{select outbox.clock() > clock_timestamp() + interval '30 days'}, 'the clock is moved');
+comes_true($node, 30, q{select outbox.clock() > clock_timestamp() + interval '30 days'}, 'the clock is moved');
 dispatch('off');
 $node->append_conf('postgresql.conf', "outbox.retention = '30d'\n");
 $node->reload;

@@ -9,7 +9,6 @@ use OutboxProcesses;
 use OutboxRetention;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 my $node = new_engine('main', "outbox.poll_interval = '100ms'\noutbox.workers = 1\nclient_min_messages = notice\nautovacuum = off\n");
 
@@ -23,10 +22,8 @@ $report->query_safe('begin; select count(*) from outbox.event');
 my $publisher = $node->background_psql('postgres');
 $publisher->query_until(qr/begun/, "set lock_timeout = '100ms';\n\\echo begun\n"
 	. join('', map { "select count(outbox.publish('t.meanwhile', event_key => 'c')); select pg_sleep(0.02);\n" } 1 .. 100));
-my $start = time;
 my ($rc, $err) = maintain($node);
-is($rc, 0, 'beside a report: no error');
-cmp_ok(time - $start, '<', 10, 'and an end');
+is($rc, 0, 'beside a report: an end, and no error');
 $publisher->query_safe('select 1');
 unlike($publisher->{stderr} // '', qr/lock timeout/, 'no publisher has waited');
 $publisher->quit;
@@ -42,7 +39,7 @@ is($person->query_safe(qq{begin; select outbox.retry('main', '$review')}), 't', 
 maintain($node);
 is(sql($node, qq{select count(*) from outbox.event where event_id = '$review'}), '1', 'the event is there');
 $person->query_safe('commit');
-comes_true($node, 10, q{select count(*) = 2 from outbox.attempt}, 'it was tried again');
+comes_true($node, 30, q{select count(*) = 2 from outbox.attempt}, 'it was tried again');
 maintain($node);
 is(sql($node, q{select count(*) from outbox.event_log_kept}), '1', 'and kept when its segment goes');
 is(status($node, 'events', "kept || ' ' || coalesce(kept_why, '')"), '0 ', 'which it does');
@@ -56,7 +53,7 @@ like(status($node, 'events', 'kept_why'), qr/another session uses it/, 'while th
 my $effects = sql($node, 'select count(*) from effect');
 $person->query_safe('commit');
 maintain($node);
-comes_true($node, 10, "select count(*) = $effects + 1 from effect", 'the event was delivered again');
+comes_true($node, 30, "select count(*) = $effects + 1 from effect", 'the event was delivered again');
 is(sql($node, q{select to_regclass('outbox.event_log_' || name) is null from outbox.segment where events_dropped_at is not null limit 1}) || 't', 't', 'and the segment dropped');
 $person->quit;
 
@@ -81,7 +78,7 @@ my $eager = $node->background_psql('postgres');
 age($node, q{select count(outbox.publish('t.many', event_key => 'm' || n)) from generate_series(1, 100) n});
 $eager->query_until(qr/begun/, "\\echo begun\ndo \$\$ begin for i in 1 .. 300 loop perform count(*) from outbox.event; commit; end loop; end \$\$;\n");
 # a run that meets one of them leaves the segment to the next
-ok(defined within(20, sub { maintain($node); return sql($node, q{select count(*) from outbox.event where event_type = 't.many'}) eq '0' }), 'dropped beside reports that come and go');
+ok(defined within(60, sub { maintain($node); return sql($node, q{select count(*) from outbox.event where event_type = 't.many'}) eq '0' }), 'dropped beside reports that come and go');
 $eager->query_safe('select 1');
 is($eager->{stderr} // '', '', 'none of which has failed');
 $eager->quit;

@@ -36,7 +36,7 @@ sub counted_on
 	$primary->wait_for_catchup($standby, 'replay');
 	# the batch that is under way, and another one
 	my $batches = -s "$folder/batches" // 0;
-	ok(within(30, sub { (-s "$folder/batches" // 0) >= $batches + 2 }), "counted with the table $state");
+	ok(within(60, sub { (-s "$folder/batches" // 0) >= $batches + 2 }), "counted with the table $state");
 }
 
 counted_on('in the log');
@@ -57,7 +57,7 @@ cmp_ok($left, '>', 0, 'the primary has not finished');
 is(sql($standby, "select pg_total_relation_size($retired)"), $left, 'nor has the standby');
 $primary->stop('immediate');
 $standby->promote;
-comes_true($standby, 20, q{select count(*) = 0 from pg_class where relname ~ '^retired_'}, 'promoted, it finishes');
+comes_true($standby, 60, q{select count(*) = 0 from pg_class where relname ~ '^retired_'}, 'promoted, it finishes');
 is(sql($standby, 'select count(*) from outbox.event'), '50', 'and has the new events');
 $standby->stop;
 unlike(slurp_file($standby->logfile), qr/could not (open|read)|PANIC|TRAP|invalid page/, 'no error of ours is in the log');

@@ -32,7 +32,7 @@ is(sql($new, $there), '1', 'the table came along');
 is(sql($new, 'select count(*) from outbox.event'), '50', 'none of its rows is an event');
 $new->append_conf('postgresql.conf', "outbox.dispatch = on\noutbox.retention = '30d'\n");
 $new->reload;
-comes_true($new, 20, "select ($there) = 0", 'and it goes');
+comes_true($new, 60, "select ($there) = 0", 'and it goes');
 is(sql($new, 'select count(*) from outbox.event'), '50', 'and nothing else');
 $new->stop;
 done_testing();

@@ -53,7 +53,7 @@ comes_true($node, 30, q{select backlog = 200 from outbox.metrics where subscript
 sql($node, 'call work()');
 is(sql($node, q{select count(*) >= 20 and bool_and(events <= 10) from outbox.lease}), 't', 'which took them in many leases');
 is(sql($node, q{select sum(cardinality(settled)) from outbox.batch where lease_id is not null having count(*) = 200}), '200', 'and settled them one by one');
-ok(defined within(30, sub { sql($node, "select outbox.publish('nobody.x');\n" x 50); sql($node, 'select max(tick) > 150 from outbox.tick') eq 't' }), 'many ticks');
+ok(defined within(120, sub { sql($node, "select outbox.publish('nobody.x');\n" x 50); sql($node, 'select max(tick) > 150 from outbox.tick') eq 't' }), 'many ticks');
 is(sql($node, q{select count(*) from outbox.parked}), '3000', 'what is parked is needed, and there');
 
 # one lease is open for long, and an event waits in a lane
@@ -63,7 +63,7 @@ comes_true($node, 20, q{select count(*) > 0 from outbox.claim('by hand', 1, '1 d
 sql($node, q{select outbox.publish('h.x', '{"n": 2}', event_key => 'k1')});
 sql($node, q{insert into healed default values; select outbox.retry('main', event_id) from outbox.review_required});
 comes_true($node, 30, q{select count(*) = 6001 from effect}, 'all is delivered');
-comes_true($node, 10, q{select count(*) = 0 from outbox.gate}, 'no key is blocked');
+comes_true($node, 30, q{select count(*) = 0 from outbox.gate}, 'no key is blocked');
 set_offset($node, 2 * 3600);
 comes_true($node, 60, q{select (select count(*) from outbox.lane_entry) = 1 and (select count(*) from outbox.lane_lease) <= 2 and (select count(*) from outbox.lane_cursor) <= 4
 	and (select count(*) from outbox.lease) = 1 and (select count(*) from outbox.lease_progress) = 0 and (select count(*) from outbox.parked) = 0 and (select count(*) from outbox.tick) <= 110}, 'the router trims it')
@@ -107,9 +107,16 @@ sql($node, q{
 my $run = $node->background_psql('postgres', on_error_stop => 0);
 my $pid = $run->query_safe('select pg_backend_pid()');
 $run->query_until(qr/begun/, "\\echo begun\ncall outbox.maintain();\n");
-comes_true($node, 30, "select count(*) < $full - 6000 from outbox.lane_entry", 'a run trims it');
-sql($node, "select pg_terminate_backend($pid)");
-comes_true($node, 10, "select count(*) = 0 from pg_stat_activity where pid = $pid", 'is ended');
+# by the server itself: until somebody else has asked, it might be done
+sql($node, qq{do \$\$ begin
+	for i in 1 .. 6000 loop
+		exit when (select count(*) from outbox.lane_entry) < $full - 6000;
+		commit;
+		perform pg_sleep(0.005);
+	end loop;
+	perform pg_terminate_backend($pid);
+end \$\$});
+comes_true($node, 30, "select count(*) = 0 from pg_stat_activity where pid = $pid", 'is ended');
 eval { $run->quit };
 my $left = sql($node, 'select count(*) from outbox.lane_entry');
 cmp_ok($left, '>', 1000, 'in the middle');

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = new_engine('main', "max_prepared_transactions = 4\nautovacuum = off\noutbox.poll_interval = '8s'\n");
+my $node = new_engine('main', "max_prepared_transactions = 4\nautovacuum = off\noutbox.poll_interval = '40s'\n");
 sql($node, q{select outbox.subscribe(name, array[name], lanes => 2) from unnest(array['one', 'two', 'three']) name});
 
 # A session that runs the statement, and what it says; `{until}` of it is in seconds from now.
@@ -65,42 +65,43 @@ subtest 'nothing is held' => sub {
 			declare ready boolean; begin perform 1 from pg_class limit 1; call outbox.wait('{one,two}', '60 s', ready); end $$});
 		my $s = start("set default_transaction_isolation = 'serializable'; $statement");
 		$node->poll_query_until('postgres', q{select count(*) = 1 from pg_stat_activity where query like '%call%' and wait_event_type = 'Extension' and backend_type = 'client backend'});
-		is_sql($node, q{select backend_xid is null, backend_xmin is null,
-			(select count(*) from pg_locks l where l.pid = a.pid and locktype <> 'virtualxid')
+		# but for a moment when it looks
+		comes_true($node, 20, q{select count(*) = 1 and bool_and(backend_xid is null and backend_xmin is null and
+			not exists (select from pg_locks l where l.pid = a.pid and locktype <> 'virtualxid'))
 			from pg_stat_activity a where query like '%call%' and wait_event_type = 'Extension' and backend_type = 'client backend'},
-			't|t|0', "no xid, no xmin, no lock: $statement");
+			"no xid, no xmin, no lock: $statement");
 		is(sql($node, 'create table if not exists t (n int); create index concurrently on t (n); vacuum t; select 1'), '1', 'CREATE INDEX CONCURRENTLY and VACUUM pass');
 		sql($node, q{select pg_cancel_backend(pid) from pg_stat_activity where query like '%call%' and wait_event_type = 'Extension' and backend_type = 'client backend'});
-		like(ended($s, 2) // 'still waits', qr/canceling statement due to user request/, 'and a cancel ends it');
+		like(ended($s, 20) // 'still waits', qr/canceling statement due to user request/, 'and a cancel ends it');
 		$s->quit;
 	}
 };
 
 subtest 'what wakes it' => sub {
-	wakes('a commit', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 4);
+	wakes('a commit', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 20);
 	take_all();
-	wakes('a commit, for the second of two', 'one,two', sub { sql($node, q{select outbox.publish('two')}) }, 4);
+	wakes('a commit, for the second of two', 'one,two', sub { sql($node, q{select outbox.publish('two')}) }, 20);
 	take_all();
-	wakes('a delayed event', 'one', sub { sql($node, q{select outbox.publish('one', deliver_at => clock_timestamp() + interval '1 s')}) }, 5);
+	wakes('a delayed event', 'one', sub { sql($node, q{select outbox.publish('one', deliver_at => clock_timestamp() + interval '1 s')}) }, 20);
 	take_all();
 	sql($node, q{select outbox.pause('one'); select outbox.publish('one'); call outbox.drain()});
-	wakes('resume()', 'one', sub { sql($node, q{select outbox.resume('one')}) }, 4);
+	wakes('resume()', 'one', sub { sql($node, q{select outbox.resume('one')}) }, 20);
 	take_all();
 	my $exception = q{insert into outbox.delivery_exception (subscription_id, event_id, lane, position, status, attempts, next_attempt_at, failed_at)
 		select subscription_id, gen_random_uuid(), 0, 1, '%s', 1, %s, now() from outbox.subscription where subscription = 'one' returning event_id};
 	my $id = sql($node, sprintf($exception, 'REVIEW_REQUIRED', 'null'));
-	wakes('retry()', 'one', sub { sql($node, qq{select outbox.retry('one', '$id')}) }, 4);
+	wakes('retry()', 'one', sub { sql($node, qq{select outbox.retry('one', '$id')}) }, 20);
 	sql($node, 'delete from outbox.delivery_exception');
 	sql($node, sprintf($exception, 'RETRY', q{clock_timestamp() + interval '2 s'}));
-	wakes('a retry that falls due', 'one', sub { }, 6);
+	wakes('a retry that falls due', 'one', sub { }, 20);
 	sql($node, 'delete from outbox.delivery_exception');
 };
 
 subtest 'what does not' => sub {
-	my $s = start(q{call outbox.wait('{one}', '1500 ms')});
+	my $s = start(q{call outbox.wait('{one}', '5 s')});
 	sleeping(1);
 	sql($node, q{select outbox.publish('two')});
-	like(ended($s, 5) // 'still waits', qr/^f$/m, 'an event of another subscription; at the timeout it says so');
+	like(ended($s, 20) // 'still waits', qr/^f$/m, 'an event of another subscription; at the timeout it says so');
 	$s->quit;
 	take_all();
 };
@@ -110,10 +111,10 @@ subtest 'many wait' => sub {
 	push @s, start(q{call outbox.wait('{two}', '60 s')});
 	sleeping(6, 'six wait');
 	sql($node, q{select outbox.publish('one') from generate_series(1, 5)});
-	like(ended($_, 3) // 'still waits', qr/^t$/m, 'five events wake five') for @s[0 .. 4];
+	like(ended($_, 20) // 'still waits', qr/^t$/m, 'five events wake five') for @s[0 .. 4];
 	sleeping(1, 'and not the one who waits for something else');
 	sql($node, q{select outbox.publish('two')});
-	like(ended($s[5], 3) // 'still waits', qr/^t$/m, 'which wakes for its own');
+	like(ended($s[5], 20) // 'still waits', qr/^t$/m, 'which wakes for its own');
 	$_->quit for @s;
 	take_all();
 
@@ -121,7 +122,7 @@ subtest 'many wait' => sub {
 
 $node->append_conf('postgresql.conf', "outbox.poll_interval = '500ms'\n");
 $node->reload;
-comes_true($node, 5, q{select current_setting('outbox.poll_interval') = '500ms'}, 'from here on with polls');
+comes_true($node, 20, q{select current_setting('outbox.poll_interval') = '500ms'}, 'from here on with polls');
 
 subtest 'what is found by a poll' => sub {
 	my @s = map { start(q{call outbox.wait('{one}', '60 s')}) } 1 .. 2;
@@ -138,32 +139,32 @@ subtest 'what is found by a poll' => sub {
 
 subtest 'it ends when it must' => sub {
 	my $s = start(q{set statement_timeout = '1 s'; call outbox.wait('{one}', '60 s')});
-	like(ended($s, 4) // 'still waits', qr/canceling statement due to statement timeout/, 'statement_timeout');
+	like(ended($s, 20) // 'still waits', qr/canceling statement due to statement timeout/, 'statement_timeout');
 	$s->quit;
 
 	$s = start(q{call outbox.wait('{one}', '60 s')});
 	sleeping(1);
 	sql($node, q{create database barrier; drop database barrier});
 	pass('an unrelated DROP DATABASE does not wait');
-	is_sql($node, q{select pg_terminate_backend(pid, 5000) from pg_stat_activity where query like 'call outbox.wait%'}, 't', 'pg_terminate_backend()');
-	within(5, sub { $s->{run}->pump_nb; $s->{stderr} =~ /terminating connection/ });
+	is_sql($node, q{select pg_terminate_backend(pid, 20000) from pg_stat_activity where query like 'call outbox.wait%'}, 't', 'pg_terminate_backend()');
+	within(20, sub { $s->{run}->pump_nb; $s->{stderr} =~ /terminating connection/ });
 	$s->{run}->finish;
 
 	# the slots of those who went are free: who comes next is woken
-	wakes('after all that', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 4);
+	wakes('after all that', 'one', sub { sql($node, q{select outbox.publish('one')}) }, 20);
 	take_all();
 
 	$s = start(q{call outbox.wait('{three}', '60 s')});
 	sleeping(1);
 	sql($node, q{select outbox.unsubscribe('three')});
-	like(ended($s, 8) // 'still waits', qr/subscription "three" does not exist/, 'the subscription goes');
+	like(ended($s, 20) // 'still waits', qr/subscription "three" does not exist/, 'the subscription goes');
 	$s->quit;
 
 	$s = start(q{call outbox.wait('{one}', '60 s')});
 	sleeping(1);
 	sql($node, 'set client_min_messages = error; create table kept as select 1; drop extension outbox cascade');
 	pass('DROP EXTENSION does not wait');
-	like(ended($s, 8) // 'still waits', qr/is not installed|does not exist/, 'and ends it');
+	like(ended($s, 20) // 'still waits', qr/is not installed|does not exist/, 'and ends it');
 	$s->quit;
 };
 
@@ -195,15 +196,15 @@ subtest 'the server goes' => sub {
 	sleeping(1);
 	my $begin = time;
 	$node->stop('fast');
-	cmp_ok(time - $begin, '<', 10, 'a fast shutdown does not wait for it');
-	within(5, sub { $s->{run}->pump_nb; $s->{stderr} =~ /terminating connection/ });
+	cmp_ok(time - $begin, '<', 30, 'a fast shutdown does not wait for it');
+	within(20, sub { $s->{run}->pump_nb; $s->{stderr} =~ /terminating connection/ });
 	eval { $s->{run}->finish };
 	$node->start;
 	$s = start(q{call outbox.wait('{one}', '60 s')});
 	sleeping(1);
 	my $pid = sql($node, q{select pid from pg_stat_activity where query like 'call outbox.wait%'});
 	$node->stop('immediate');
-	ok(defined within(5, sub { !kill 0, $pid }), 'nor an immediate one');
+	ok(defined within(20, sub { !kill 0, $pid }), 'nor an immediate one');
 	eval { $s->{run}->finish };
 };
 
