@@ -15,6 +15,7 @@
 #include "settings.h"
 
 #define CONFLICT_RETRIES	3	/* of a serialization failure or deadlock, at once and for free */
+#define INTERRUPTED_FOR_FREE 3	/* the same event's handler ended by SIGTERM so often in a row uses an attempt */
 
 bool
 outbox_attempt_is_conflict(const OutboxBatch *batch)
@@ -72,6 +73,21 @@ outbox_attempt_put_back(OutboxRound *round, OutboxDelivery *d)
 	outbox_round_commit_transaction();
 }
 
+/* Was a handler at work ended by SIGTERM, and not because this process was asked to make way, which no handler brings about? */
+static bool
+was_ended_by_somebody(const OutboxRound *round, const OutboxBatch *batch)
+{
+	return batch->failed && !batch->barred && batch->count > 0 && batch->stage == STAGE_HANDLER &&
+		batch->interruption == INTERRUPTED_SHUTDOWN && !round->self->asked;
+}
+
+bool
+outbox_attempt_ends_its_worker(const OutboxRound *round, const OutboxBatch *batch)
+{
+	return was_ended_by_somebody(round, batch) && round->db->interrupted_times >= INTERRUPTED_FOR_FREE &&
+		memcmp(&round->db->interrupted_event, &batch->deliveries[0].event_id, sizeof(pg_uuid_t)) == 0;
+}
+
 /*
  * An administrator's SIGTERM uses no attempt.  But when it ends the handler of one event
  * again and again, the handler may be what sends it: then the lanes are worked carefully, and
@@ -83,7 +99,7 @@ note_interrupted(OutboxRound *round, OutboxBatch *batch)
 	OutboxDatabase *db = round->db;
 	pg_uuid_t  *event;
 
-	if (batch->count == 0 || batch->stage != STAGE_HANDLER)
+	if (!was_ended_by_somebody(round, batch))
 		return;
 	event = &batch->deliveries[Max(batch->failed_index, 0)].event_id;
 	if (memcmp(&db->interrupted_event, event, sizeof(pg_uuid_t)) != 0)

@@ -12,7 +12,10 @@ extern void outbox_attempt_run_batch(OutboxRound *round, OutboxBatch *batch);
 /* a serialization failure or deadlock? */
 extern bool outbox_attempt_is_conflict(const OutboxBatch *batch);
 
-/* ended by SIGTERM once too often */
+/* was the handler of its delivery ended by SIGTERM once too often? */
+extern bool outbox_attempt_ends_its_worker(const OutboxRound *round, const OutboxBatch *batch);
+
+/* then it has used an attempt */
 extern void outbox_attempt_record_ended(OutboxRound *round, OutboxBatch *batch, OutboxDelivery *d);
 
 /* not run to the end because the worker must stop: as if it had not been started */

@@ -31,7 +31,6 @@
 #define SMALL_BATCH			100 /* who asks for batches up to this gets no larger transactions than that */
 #define BATCHES_AT_ONCE		4	/* others share a commit, while outbox.batch_time lasts */
 #define KEEP_LEASES_US		(5 * USECS_PER_SEC) /* unused, before they are given back */
-#define INTERRUPTED_FOR_FREE 3	/* the same event's handler ended by SIGTERM so often in a row uses an attempt */
 
 /* ---------------------------------------------------------------- leasing lanes */
 
@@ -132,8 +131,7 @@ run_started(OutboxRound *round, OutboxDelivery *d)
 	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)));
-	if (batch.failed && !batch.barred && batch.interruption == INTERRUPTED_SHUTDOWN &&
-		round->db->interrupted_times >= INTERRUPTED_FOR_FREE)
+	if (outbox_attempt_ends_its_worker(round, &batch))
 		outbox_attempt_record_ended(round, &batch, d);
 	else if (batch.barred ||
 			 (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||

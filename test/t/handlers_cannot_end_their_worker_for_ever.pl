@@ -1,5 +1,6 @@
 # SIGTERM uses no attempt, but a handler that sends it to its own worker is in review after
-# max_attempts all the same, and its neighbours complete. Leases are given back also when somebody has them locked for a moment.
+# max_attempts all the same, and its neighbours complete. To be asked to make way costs nothing, however often. Leases are given back also when
+# somebody has them locked for a moment.
 use strict;
 use warnings;
 use FindBin;
@@ -23,10 +24,22 @@ $holder->query_safe('select pg_advisory_lock(1)');
 sql($node, q{select outbox.subscribe('p', '{p}', 'public.patient_handler', max_attempts => 1); select outbox.publish('p')});
 comes_true($node, 20, $at_work, 'a handler is at work');
 sql($node, q{select pg_terminate_backend(pid) from outbox.worker_status where process = 'worker'});
+
+# nor does it cost anything to make way again and again, which no handler can bring about
+for my $time (1 .. 4)
+{
+	comes_true($node, 20, $at_work, "it is at work again, time $time");
+	$node->append_conf('postgresql.conf', 'outbox.dispatch = off');
+	$node->reload;
+	comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type = 'outbox worker'}, 'and ends when dispatch is off');
+	$node->append_conf('postgresql.conf', 'outbox.dispatch = on');
+	$node->reload;
+}
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 comes_true($node, 20, q{select count(*) = 1 from patient}, 'the event completes');
 is_sql($node, q{select count(*) from outbox.attempt where subscription = 'p'}, '0', 'no attempt was used');
+is_sql($node, q{select count(*) from outbox.review_required where subscription = 'p'}, '0', 'and nobody has to review it');
 
 # whoever looks at a lane locks its row for a moment, another worker for one; the lease is given back all the same
 $holder = $node->background_psql('postgres');
