@@ -72,6 +72,14 @@ outbox_attempt_put_back(OutboxRound *round, OutboxDelivery *d)
 	outbox_round_commit_transaction();
 }
 
+/* Was a handler at work ended by SIGTERM, and not because this process was asked to make way, which no handler brings about? */
+static bool
+was_ended_by_somebody(const OutboxRound *round, const OutboxBatch *batch)
+{
+	return batch->failed && !batch->barred && batch->count > 0 && batch->stage == STAGE_HANDLER &&
+		batch->interruption == INTERRUPTED_SHUTDOWN && !round->self->asked;
+}
+
 /*
  * An administrator's SIGTERM uses no attempt.  But when it ends the handler of one event
  * again and again, the handler may be what sends it: then the lanes are worked carefully, and
@@ -80,7 +88,7 @@ outbox_attempt_put_back(OutboxRound *round, OutboxDelivery *d)
 static void
 note_interrupted(OutboxRound *round, OutboxBatch *batch)
 {
-	if (batch->count == 0 || batch->stage != STAGE_HANDLER)
+	if (!was_ended_by_somebody(round, batch))
 		return;
 	batch->interrupted_times =
 		outbox_shmem_count_interruption(round->db, round->subscription->id,

@@ -132,8 +132,7 @@ run_started(OutboxRound *round, OutboxDelivery *d)
 	} while (batch.failed && d->lane->held && !ShutdownRequestPending &&
 			 ((batch.stage == STAGE_RECEIPTS && !time_is_up(round)) ||
 			  (outbox_attempt_is_conflict(&batch) && round->memo->conflicts > 0)));
-	if (batch.failed && !batch.barred && batch.interruption == INTERRUPTED_SHUTDOWN &&
-		batch.interrupted_times >= INTERRUPTED_FOR_FREE)
+	if (batch.interrupted_times >= INTERRUPTED_FOR_FREE)
 		outbox_attempt_record_ended(round, &batch, d);
 	else if (batch.barred ||
 			 (batch.failed && (batch.interruption == INTERRUPTED_SHUTDOWN || batch.stage == STAGE_RECEIPTS ||

@@ -304,7 +304,9 @@ outbox_lease_acquire(const OutboxSubscription *subscription, OutboxLane *lane, O
 	bool		unclean;
 	bool		isnull;
 
-	if (outbox_store_run(&lock_for_takeover, args, NULL, 1) == 0 ||
+	/* by the last look first: a row that we lock in vain is one that its holder finds locked */
+	if (!may_take(lane->holder, self, &unclean) ||
+		outbox_store_run(&lock_for_takeover, args, NULL, 1) == 0 ||
 		!may_take(int64_value(0, 1, 0), self, &unclean))
 		return false;
 	lane->careful_through = int64_value(0, 2, 0);

@@ -119,11 +119,20 @@ outbox_process_is_asked_to_end(void)
 	return ShutdownRequestPending;
 }
 
-/* Runs after an open transaction is aborted, so its locks are gone when the slot is free. */
+/*
+ * Runs after an open transaction is aborted, so its locks are gone when the slot is free.  What ended us in the midst of a
+ * subscription, as a handler's FATAL, may do so again: whoever comes in our place begins with the next one.
+ */
 static void
 detach(int code, Datum slot)
 {
-	outbox_slots_detach((OutboxProcess *) DatumGetPointer(slot));
+	OutboxProcess *self = (OutboxProcess *) DatumGetPointer(slot);
+	OutboxDatabase *db = outbox_shmem_my_database();
+	uint32		subscription_id = pg_atomic_read_u32(&self->subscription_id);
+
+	if (self->end == END_UNKNOWN && subscription_id != 0 && db != NULL)
+		pg_atomic_write_u32(&db->next_subscription, subscription_id + 1);
+	outbox_slots_detach(self);
 	outbox_shmem_wake_launcher(false);
 }
 

@@ -89,6 +89,7 @@ typedef struct OutboxProcess
 	OutboxProcessEnd end;		/* of the last process here */
 	TimestampTz registered_at;
 	int64		process_id;		/* random, names the holder of a lease; 0 until started */
+	bool		asked;			/* to end, by one of our own processes or statements; set before the signal */
 	Latch	   *latch;			/* in the PGPROC array: never dangling */
 
 	/* what it does just now, written by itself without lock, read for display and choice */

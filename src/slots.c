@@ -58,6 +58,7 @@ outbox_slots_reserve(Oid database, OutboxProcessKind kind, int number, OutboxPro
 		free->end = END_UNKNOWN;
 		free->registered_at = GetCurrentTimestamp();
 		free->process_id = 0;
+		free->asked = false;
 		free->latch = NULL;
 		free->role = InvalidOid;
 		memset(&free->event_id, 0, sizeof(free->event_id)); /* whoever was here may have been killed at one */
@@ -170,7 +171,10 @@ ask_to_end(OutboxProcess *slot)
 {
 	Assert(LWLockHeldByMeInMode(outbox_shared->lock, LW_EXCLUSIVE));
 	if (slot->pid != 0)
+	{
+		slot->asked = true;
 		kill(slot->pid, SIGTERM);
+	}
 	else
 	{
 		free_slot(slot);

@@ -23,6 +23,7 @@ static void give_back(OutboxProcess *self);
 static long give_back_task(OutboxProcess *self);
 OUTBOX_NORETURN static void leave(OutboxProcess *self, OutboxProcessEnd end);
 
+static bool has_given_back = false;
 static OutboxTask dispatching = {.activity = "dispatching", .run = dispatch, .recover = give_back};
 static OutboxTask leaving = {.activity = "giving leases back", .run = give_back_task};
 
@@ -55,11 +56,16 @@ static void
 leave(OutboxProcess *self, OutboxProcessEnd end)
 {
 	uint64		until = outbox_process_clock() + LEAVE_MS;
-	long		rest;
 
 	QueryCancelPending = false;
-	while ((rest = outbox_process_attempt(&leaving, self)) > 0 && outbox_process_clock() < until)
-		outbox_process_wait(self, Min(rest, LEAVE_MS));
+	for (;;)
+	{
+		long		rest = outbox_process_attempt(&leaving, self);
+
+		if (has_given_back || outbox_process_look_for_extension() == PRESENCE_NO || outbox_process_clock() >= until)
+			break;
+		outbox_process_wait(self, Max(LEAVE_AGAIN_MS, Min(rest, LEAVE_MS)));
+	}
 	outbox_process_end(self, end);
 }
 
@@ -79,5 +85,6 @@ give_back(OutboxProcess *self)
 static long
 give_back_task(OutboxProcess *self)
 {
-	return outbox_dispatch_give_back(self) ? 0 : LEAVE_AGAIN_MS;
+	has_given_back = outbox_dispatch_give_back(self);
+	return has_given_back ? 0 : LEAVE_AGAIN_MS;
 }

@@ -1,5 +1,6 @@
 # SIGTERM uses no attempt, but a handler that sends it to its own worker is in review after
-# max_attempts all the same, also when two do so in turn, and its neighbours complete. Leases are given back also when somebody has them locked for a moment.
+# max_attempts all the same, also when two do so in turn, and its neighbours complete. Nor does FATAL hold up the others. To be asked to make way costs nothing, however often.
+# Leases are given back also when somebody has them locked for a moment.
 use strict;
 use warnings;
 use FindBin;
@@ -30,6 +31,16 @@ is_sql($node, q{select count(*) from turn}, '1', 'and another one is completed')
 is_sql($node, q{select completed_at < (select max(failed_at) from outbox.review_required where subscription = 't') from outbox.delivery where subscription = 'behind'},
 	't', 'other subscriptions have their turn meanwhile');
 
+# one that ends it by FATAL pays each time, and does not keep the others waiting either
+sql($node, q{
+	create table told (attempts bigint);
+	create function tell(e outbox.event) returns void language sql as $f$insert into public.told select count(*) from outbox.attempt where subscription = 'fatal'$f$;
+	create function end_hard(e outbox.event) returns void language plpgsql as $f$begin execute 'do $x$begin set exit_on_error = on; raise exception ''x''; end$x$'; end$f$;
+	select outbox.subscribe('fatal', '{both}', 'public.end_hard', max_attempts => 1, lanes => 1), outbox.subscribe('fellow', '{both}', 'public.tell', lanes => 1);
+	select count(outbox.publish('both', event_key => n::text)) from generate_series(1, 4) n});
+comes_true($node, 120, q{select count(*) = 4 from outbox.review_required where subscription = 'fatal'}, 'handlers that end their worker hard come to review');
+is_sql($node, q{select min(attempts) <= 2 from told}, 't', 'the subscription behind them has its turn first');
+
 my $at_work = q{select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'};
 
 # a single SIGTERM in mid-handler costs nothing
@@ -39,10 +50,22 @@ $holder->query_safe('select pg_advisory_lock(1)');
 sql($node, q{select outbox.subscribe('p', '{p}', 'public.patient_handler', max_attempts => 1); select outbox.publish('p')});
 comes_true($node, 20, $at_work, 'a handler is at work');
 sql($node, q{select pg_terminate_backend(pid) from outbox.worker_status where process = 'worker'});
+
+# nor does it cost anything to make way again and again, which no handler can bring about
+for my $time (1 .. 4)
+{
+	comes_true($node, 20, $at_work, "it is at work again, time $time");
+	$node->append_conf('postgresql.conf', 'outbox.dispatch = off');
+	$node->reload;
+	comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type = 'outbox worker'}, 'and ends when dispatch is off');
+	$node->append_conf('postgresql.conf', 'outbox.dispatch = on');
+	$node->reload;
+}
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 comes_true($node, 20, q{select count(*) = 1 from patient}, 'the event completes');
 is_sql($node, q{select count(*) from outbox.attempt where subscription = 'p'}, '0', 'no attempt was used');
+is_sql($node, q{select count(*) from outbox.review_required where subscription = 'p'}, '0', 'and nobody has to review it');
 
 # whoever looks at a lane locks its row for a moment, another worker for one; the lease is given back all the same
 $holder = $node->background_psql('postgres');
@@ -55,7 +78,7 @@ sql($node, q{do $$ begin
 		perform pg_reload_conf(), pg_sleep(0.3);
 	end $$});
 comes_true($node, 20, q{select count(*) = 0 from pg_stat_activity where backend_type = 'outbox worker'}, 'the worker ends');
-is_sql($node, q{select count(*) from outbox.lane where holder is not null}, '0', 'it has given back what it had leased');
+is_sql($node, q{select count(*) from outbox.lane join outbox.subscription using (subscription_id) where subscription = 'p' and holder is not null}, '0', 'it has given back what it had leased');
 $holder->query_safe('select pg_advisory_unlock(1)');
 $holder->quit;
 

@@ -38,7 +38,7 @@ sub run_page
 		$script .= "\\connect\n" if $block->{text} =~ /pg_reload_conf/;
 	}
 	my ($out, $err) = ('', '');
-	IPC::Run::run([ 'timeout', '120', 'psql', '-X', '-q', '-d', $node->connstr('page') ], '<', \$script, '>', \$out, '2>', \$err);
+	IPC::Run::run([ 'timeout', '600', 'psql', '-X', '-q', '-d', $node->connstr('page') ], '<', \$script, '>', \$out, '2>', \$err);
 	my ($last) = $out =~ /.*^line (\d+)$/ms;
 	is($? >> 8, 0, scalar(@$blocks) . " blocks of $page run") or diag("in the block at line " . ($last // '?') . ": $err");
 	my %said = $err =~ /^line (\d+)\n(.*?)(?=^line \d+$|\z)/msg;
@@ -63,7 +63,7 @@ for my $block (map { @{ $blocks{$_} } } grep { /drivers\.md$/ } @pages)
 	$block->{text} =~ s/\$(\w+)/$parameter{$1}/ge;
 }
 my @before = ([ qr/outbox\.claim\('shipping'/, q{select outbox.publish_batch('[{"event_type": "order.placed"}, {"event_type": "order.placed"}]')} ],
-	[ qr/ack => /, q{call outbox.wait('{shipping}', '10 s')} ]);
+	[ qr/ack => /, q{call outbox.wait('{shipping}', '30 s')} ]);
 
 # What the runbook is read about: two events in review, which go there again when they are tried again, and one that nobody has heard of.
 my $id = '01a2290f-45d1-7c7e-bc17-aed2a54c10f7';
@@ -169,7 +169,7 @@ $node->append_conf('postgresql.conf', $setting);
 $node->start;
 $node->safe_psql('postgres', 'create database page');
 run_page($node, 'README.md (quick start)', [$begin]);
-ok(defined within(20, sub { $node->safe_psql('page', q{select string_agg(event_type || ' ' || data, ',') from audit}) eq 'task.created {"title": "Paint the fence"}' }), 'a moment later the audit is there');
+ok(defined within(60, sub { $node->safe_psql('page', q{select string_agg(event_type || ' ' || data, ',') from audit}) eq 'task.created {"title": "Paint the fence"}' }), 'a moment later the audit is there');
 is($node->safe_psql('page', 'select count(*) from outbox.review_required'), '0', 'and nothing needs a person');
 is($node->safe_psql('page', q{select event_id = (select event_id from audit) from outbox.event}), 't', 'it is the one event');
 

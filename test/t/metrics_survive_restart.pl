@@ -18,7 +18,7 @@ my $totals = q{select completed_total, failed_total, review_total, review_requir
 my $types = q{select event_type, events from outbox.unmatched_event_type};
 my $codes = q{select error_code, failed_total from outbox.failure_metrics};
 # by the workers, once it is committed
-comes_true($node, 10, "select t::text = '(90,10,10,10,t)' from ($totals) t", 'what has happened is counted');
+comes_true($node, 30, "select t::text = '(90,10,10,10,t)' from ($totals) t", 'what has happened is counted');
 
 $node->restart;
 is_sql($node, $totals, '90|10|10|10|t', 'after a restart the totals and the times are there');
@@ -26,7 +26,7 @@ is_sql($node, $types, 'nobody.x|1', 'so are the types that nobody wants');
 is_sql($node, $codes, '23514|10', 'and the failures by code');
 sql($node, q{select outbox.publish('m.x')});
 drain($node, 60, 'one more is settled');
-comes_true($node, 10, q{select completed_total = 91 from outbox.metrics}, 'counting goes on');
+comes_true($node, 30, q{select completed_total = 91 from outbox.metrics}, 'counting goes on');
 
 # a standby shows what the rows tell
 $node->backup('base');

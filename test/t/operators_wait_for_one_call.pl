@@ -26,7 +26,7 @@ sub begin_calls
 {
 	my ($name, $n) = @_;
 	$holder->query_safe('select pg_advisory_unlock_all(); select count(pg_advisory_lock(n)) from generate_series(1, 60) n');
-	sql($node, qq{select setval('calls', 0); select outbox.subscribe('$name', '{$name}', 'public.handler', lanes => 8, batch_size => 1, on_review => 'continue')});
+	sql($node, qq{select setval('calls', 0); select outbox.subscribe('$name', '{$name}', 'public.handler', lanes => 8, batch_size => 1, on_review => 'continue', handler_timeout => '10 minutes')});
 	sql($node, qq{select count(outbox.publish('$name')) from generate_series(1, 40)});
 	calls_wait($n, "$name: $n calls are under way");
 }
@@ -82,8 +82,8 @@ for my $kind (sort keys %change)
 	$holder->query_safe('select pg_advisory_unlock_all()');
 	if ($kind =~ /review/)
 	{
-		drain($node, 20, '  to the end');
-		comes_true($node, 10, qq{select completed_total = 40 from outbox.metrics where subscription = '$name'}, '  each once');
+		drain($node, 60, '  to the end');
+		comes_true($node, 30, qq{select completed_total = 40 from outbox.metrics where subscription = '$name'}, '  each once');
 		is_sql($node, q{select count(*) from outbox.attempt}, '0', '  without an attempt that failed');
 	}
 	sql($node, "select outbox.unsubscribe('$name', force => true)");
@@ -101,7 +101,7 @@ for my $end ('pg_terminate_backend', 'pg_cancel_backend')
 	is_sql($node, qq{select $end(pid) from pg_stat_activity where query like '%alter_subscription%' and wait_event_type = 'Lock'}, 't', '  in vain');
 	calls_wait(2, '  the worker goes on while the other call is under way');
 	$holder->query_safe('select pg_advisory_unlock_all()');
-	drain($node, 20, '  to the end');
+	drain($node, 60, '  to the end');
 	eval { $mortal->quit };
 	sql($node, "select outbox.unsubscribe('$end', force => true)");
 }
@@ -111,13 +111,13 @@ $node->append_conf('postgresql.conf', "outbox.workers = 1\n");
 $node->reload;
 comes_true($node, 20, q{select count(*) = 1 from pg_stat_activity where backend_type = 'outbox worker'}, 'one worker');
 $holder->query_safe('select count(pg_advisory_lock(n)) from generate_series(2, 60) n');
-sql($node, q{select setval('calls', 0); select outbox.subscribe('pause', '{pause}', 'public.handler', lanes => 1, batch_size => 1, backoff_base => '3 s');
+sql($node, q{select setval('calls', 0); select outbox.subscribe('pause', '{pause}', 'public.handler', lanes => 1, batch_size => 1, backoff_base => '3 s', handler_timeout => '10 minutes');
 	begin; select outbox.publish('pause', '{"fails": 1}'); select count(outbox.publish('pause')) from generate_series(1, 20); commit});
 calls_wait(1, 'the second event is at work, the first one has failed');
 comes_true($node, 20, q{select next_attempt_at < clock_timestamp() from outbox.delivery where status = 'RETRY'}, 'and is due');
 release(2);
 comes_true($node, 20, q{select last_value = 3 from calls}, 'it is at work again');
-sql($node, q{set statement_timeout = '5s'; select outbox.pause('pause')});
+sql($node, q{set statement_timeout = '60s'; select outbox.pause('pause')});
 pass('a pause waits for nobody');
 sql($node, q{select count(outbox.publish('pause')) from generate_series(1, 3)});
 release(3);
@@ -126,7 +126,7 @@ is_sql($node, q{select last_value from calls}, '3', 'and none begins afterwards'
 is_sql($node, q{select count(*) from outbox.receipt_log join outbox.subscription using (subscription_id) where subscription = 'pause'}, '2', 'what was at work is completed');
 $holder->query_safe('select pg_advisory_unlock_all()');
 sql($node, q{select outbox.resume('pause')});
-drain($node, 20, 'it goes on');
+drain($node, 60, 'it goes on');
 is_sql($node, q{select string_agg(attempts::text, ' ' order by attempts) from outbox.delivery join outbox.event using (event_id) where payload ? 'fails'}, '2', 'no attempt is lost or added');
 
 # --- claims: an open one is waited for, meanwhile others get nothing, and nobody is called to it

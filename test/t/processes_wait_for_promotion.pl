@@ -29,7 +29,7 @@ my ($token, @events) = split /[|,]/, $primary->safe_psql('postgres', q{select le
 is($primary->safe_psql('postgres', "select outbox.ack_one('$token', '$events[0]'), outbox.fail('$token', '$events[1]')"), 't|RETRY', 'settled in part');
 $primary->wait_for_catchup($standby, 'replay');
 $standby->promote;
-is_served($standby, 'postgres', 2, 5, 'served after the promotion');
+is_served($standby, 'postgres', 2, 20, 'served after the promotion');
 log_is_quiet($standby, 0, qr{walreceiver}, 'nothing of it is worth a warning');
 for my $turn ('first', 'second')
 {
