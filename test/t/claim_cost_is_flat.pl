@@ -136,10 +136,24 @@ sub idle_is_cheap
 	ok(defined $took, "a round of upkeep and a look for work beside $beside") or diag(join("\n", @bad ? @bad : 'no round was seen: ' . sql($node, q{select string_agg(left(query, 80), ' / ') from pg_stat_statements})));
 }
 
-# The router's own sweep: what it touches of the leases' tables for each one that it takes back.
+# The router's own sweep: what it touches of the leases' tables for each one that it takes back. Upkeep, which comes when it
+# comes, reads them too: the least of up to three times.
 sub router_is_cheap
 {
 	my ($beside, $most) = @_;
+	my $least = swept();
+	for my $again (1 .. 2)
+	{
+		last if $least < $most;
+		my $now = swept();
+		$least = $now if $now < $least;
+	}
+	cmp_ok($least, '<', $most, sprintf('beside %s: %d buffers for each', $beside, $least));
+	sql($node, 'select settle()');
+}
+
+sub swept
+{
 	my $touched = q{select sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) from pg_statio_user_tables where relname in ('lease', 'lease_progress', 'batch')};
 	my $n = 40;
 	my $attempts = sql($node, 'select coalesce(max(attempt_id), 0) from outbox.attempt_log');
@@ -150,8 +164,7 @@ sub router_is_cheap
 	my $after = 0;
 	# it reports what it has touched a little later
 	within(3, sub { my $now = sql($node, $touched); my $same = $now == $after && $now > $before; $after = $now; select(undef, undef, undef, 0.5); return $same });
-	cmp_ok(($after - $before) / $n, '<', $most, sprintf('beside %s: %d buffers for each', $beside, ($after - $before) / $n));
-	sql($node, 'select settle()');
+	return ($after - $before) / $n;
 }
 
 # ------------------------------------------------------------ everything
